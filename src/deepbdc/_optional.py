@@ -1,0 +1,17 @@
+"""Import optional dependencies, or say which pip command adds them."""
+
+from importlib import import_module
+from types import ModuleType
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import ``module``, which comes with the extra ``deepbdc[extra]``."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            raise
+        raise ModuleNotFoundError(
+            f"this needs the package {error.name!r}, which is not installed: pip install 'deepbdc[{extra}]'",
+            name=error.name,
+        ) from error

@@ -1,0 +1,151 @@
+"""Brownian distance covariance (BDC) between samples of random vectors: the statistic, as pure functions.
+
+A sample is a tensor ``(..., m, p)``: m observations of a p-vector, behind any number of batch dimensions, in float32 or
+float64, on any device. Everything is differentiable and exact: distances are taken between centred observations, one
+pair at a time, never through a Gram product, so that samples far from the origin keep their digits. The layer that
+trades a little of this for speed is `deepbdc.BDCPool`.
+
+References: Székely & Rizzo, "Brownian distance covariance" (2009); Xie et al., "Joint Distribution Matters: Deep
+Brownian Distance Covariance for Few-Shot Classification" (CVPR 2022), Sec. 3.1.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+VectorForm = Literal["triangle", "weighted"]
+
+
+def distance_matrix(x: Tensor) -> Tensor:
+    """Euclidean distances between observations: ``(..., m, p) -> (..., m, m)``, â_kl = ‖x_k - x_l‖.
+
+    >>> distance_matrix(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))
+    tensor([[0., 5.],
+            [5., 0.]])
+    """
+    _check_sample(x, "x")
+    centred = x - x.mean(dim=-2, keepdim=True)
+    return torch.cdist(centred, centred, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def double_center(matrix: Tensor) -> Tensor:
+    """Subtract row and column means and *add* the grand mean: ``(..., m, m) -> (..., m, m)``.
+
+    a_kl = â_kl - (1/m) Σ_k â_kl - (1/m) Σ_l â_kl + (1/m²) Σ_kl â_kl, so that rows and columns sum to 0 (the paper's
+    running text subtracts the grand mean, its Eq. 6 adds it).
+
+    >>> double_center(torch.tensor([[0.0, 5.0], [5.0, 0.0]]))
+    tensor([[-2.5000,  2.5000],
+            [ 2.5000, -2.5000]])
+    """
+    if matrix.dim() < 2 or matrix.shape[-1] != matrix.shape[-2]:
+        raise ValueError(f"double_center needs square matrices (..., m, m), got shape {tuple(matrix.shape)}")
+    rows = matrix.mean(dim=-1, keepdim=True)
+    columns = matrix.mean(dim=-2, keepdim=True)
+    return matrix - rows - columns + rows.mean(dim=-2, keepdim=True)
+
+
+def bdc_matrix(x: Tensor) -> Tensor:
+    """The BDC matrix of a sample: ``(..., m, p) -> (..., m, m)``, its distances, double-centred.
+
+    >>> bdc_matrix(torch.tensor([[0.0], [1.0], [2.0]])).sum(dim=-1)
+    tensor([0., 0., 0.])
+    """
+    return double_center(distance_matrix(x))
+
+
+def bdc(x: Tensor, y: Tensor) -> Tensor:
+    """The BDC metric of paired samples ``(..., m, p), (..., m, q) -> (...)``: (1/m²) tr(AᵀB).
+
+    This is the squared sample distance covariance: non-negative, and in the limit of many observations 0 only if the
+    variables are independent. The dimensions p and q may differ, the numbers of observations may not.
+
+    >>> x = torch.tensor([[-1.0], [0.0], [1.0]])
+    >>> bdc(x, x**2)  # the classical covariance of these is 0
+    tensor(0.1481)
+    """
+    _check_pair(x, y)
+    return _inner_product(bdc_matrix(x), bdc_matrix(y))
+
+
+def bd_correlation(x: Tensor, y: Tensor) -> Tensor:
+    """Brownian distance correlation of paired samples ``(..., m, p), (..., m, q) -> (...)``, in [0, 1].
+
+    bdc(x, y) / sqrt(bdc(x, x) bdc(y, y)): 1 for a linear relation, 0 if a sample is constant.
+
+    >>> x = torch.tensor([[-1.0], [0.0], [1.0]])
+    >>> bd_correlation(x, 3 - 2 * x)
+    tensor(1.0000)
+    """
+    _check_pair(x, y)
+    a, b = bdc_matrix(_to_unit_range(x)), bdc_matrix(_to_unit_range(y))
+    variances = _inner_product(a, a) * _inner_product(b, b)
+    varies = variances > 0
+    # The inner "where" keeps the gradient of the branch that is not taken finite.
+    scale = torch.where(varies, variances, 1).sqrt()
+    return torch.where(varies, _inner_product(a, b) / scale, 0).clamp(max=1)
+
+
+def bdc_vector(matrix: Tensor, form: VectorForm = "triangle") -> Tensor:
+    """The upper triangle, row by row, of symmetric matrices: ``(..., m, m) -> (..., m(m+1)/2)``.
+
+    ``"triangle"`` takes the entries as they are (the paper's vector: an inner product of two counts the diagonal
+    twice as much as tr(AᵀB) does); ``"weighted"`` multiplies those off the diagonal by √2, and then the inner product of two
+    vectors is tr(AᵀB) exactly.
+
+    >>> bdc_vector(torch.tensor([[1.0, 2.0], [2.0, 3.0]]))
+    tensor([1., 2., 3.])
+    """
+    if form not in ("triangle", "weighted"):
+        raise ValueError(f"form must be 'triangle' or 'weighted', got {form!r}")
+    m = matrix.shape[-1]
+    if matrix.dim() < 2 or matrix.shape[-2] != m:
+        raise ValueError(f"bdc_vector needs square matrices (..., m, m), got shape {tuple(matrix.shape)}")
+    rows, columns = torch.triu_indices(m, m, device=matrix.device)
+    vector = matrix.flatten(-2)[..., rows * m + columns]
+    if form == "weighted":
+        vector = torch.where(rows == columns, vector, vector * 2**0.5)
+    return vector
+
+
+def _inner_product(a: Tensor, b: Tensor) -> Tensor:
+    """(1/m²) tr(AᵀB), which is non-negative for BDC matrices: the clamp only removes rounding noise."""
+    return (a * b).mean(dim=(-2, -1)).clamp(min=0)
+
+
+def _to_unit_range(x: Tensor) -> Tensor:
+    """Centre and scale a sample so that very small or large values neither vanish nor overflow when squared."""
+    centred = x - x.mean(dim=-2, keepdim=True)
+    largest = centred.detach().abs().amax(dim=(-2, -1), keepdim=True)
+    return centred / torch.where(largest > 0, largest, 1)
+
+
+def _check_pair(x: Tensor, y: Tensor) -> None:
+    _check_sample(x, "x")
+    _check_sample(y, "y")
+    if x.shape[-2] != y.shape[-2]:
+        raise ValueError(
+            f"x and y must be observed together: x has {x.shape[-2]} observations (shape {tuple(x.shape)}), "
+            f"y has {y.shape[-2]} (shape {tuple(y.shape)}). Observations are in the last dimension but one."
+        )
+    if x.dtype != y.dtype:
+        raise ValueError(f"x and y must have one dtype, got {x.dtype} and {y.dtype}")
+
+
+def _check_sample(x: Tensor, name: str) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}: use torch.as_tensor")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"{name} must be float32 or float64, got {x.dtype}")
+    if x.dim() < 2:
+        raise ValueError(
+            f"{name} must have shape (..., observations, dimensions), got {tuple(x.shape)}; "
+            f"for m scalar observations use {name}[:, None]"
+        )
+    if x.shape[-2] < 2:
+        raise ValueError(f"{name} needs at least 2 observations, got {x.shape[-2]} (shape {tuple(x.shape)})")
+    if x.shape[-1] < 1:
+        raise ValueError(f"{name} needs at least 1 dimension, got shape {tuple(x.shape)}")
+    if not torch.compiler.is_compiling() and not bool(torch.isfinite(x).all()):
+        raise ValueError(f"{name} has NaN or infinite entries")

@@ -1,0 +1,245 @@
+"""BDC matrices of many samples at once, fast: the arithmetic behind `deepbdc.BDCPool`.
+
+`bdc_pool_formula` says what is computed, in ordinary differentiable operations. `bdc_pool` computes the same in blocks of
+samples whose matrices stay in the processor's cache, with a backward pass of its own. It is a registered operator, so
+that ``torch.compile`` calls it as it is, without looking inside.
+
+Notation: x is ``(n, m, p)``, n samples of m observations of a p-vector; c = exp(t) / (2p); S_kl = ‖x_k - x_l‖² comes from
+one product; D = sqrt(c S + eps); r = the row means of D, g their mean; A_kl = D_kl - r_k - r_l + g.
+
+Backward, with G the gradient for A made symmetric. Centring is its own adjoint, so the gradient for D is G centred;
+then the one for x_k is 2c Σ_l Q_kl (x_k - x_l), Q = G / D: one more product with x. D depends on exp(t/2) x alone (but
+for eps), so the gradient for t is half the inner product of x with its own gradient. D is not saved: it comes back
+from the output and r.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from deepbdc.bdc import bdc_vector, double_center
+
+Output = Literal["triangle", "weighted", "matrix"]
+
+# Matrix entries worked on at a time: on a CPU what its cache holds, elsewhere enough to keep the device busy.
+_BLOCK_ENTRIES = {"cpu": 2**19}
+_BLOCK_ENTRIES_ELSEWHERE = 2**24
+
+
+def bdc_pool_formula(x: Tensor, t: Tensor, output: Output, eps: float) -> Tensor:
+    """What `bdc_pool` computes, written plainly: for export, higher derivatives, and to be read."""
+    with _full_precision(x):
+        products = x @ x.transpose(1, 2)
+        squares = products.diagonal(dim1=1, dim2=2)
+        squared_distances = squares[:, :, None] + squares[:, None, :] - 2 * products
+        matrix = double_center((_scale(x, t) * squared_distances.clamp(min=0) + eps).sqrt())
+        return matrix if output == "matrix" else bdc_vector(matrix, output)
+
+
+def bdc_pool(x: Tensor, t: Tensor, output: Output, eps: float) -> Tensor:
+    """BDC representations of n samples, ``(n, m, p) -> (n, m(m+1)/2)``, or ``(n, m, m)`` for ``output="matrix"``."""
+    return cast(Tensor, _forward(x, t, output, eps)[0])
+
+
+@torch.library.custom_op("deepbdc::bdc_pool", mutates_args=())
+def _forward(x: Tensor, t: Tensor, output: str, eps: float) -> tuple[Tensor, Tensor]:
+    """The representations, and the row means of the distances ``(n, m)``.
+
+    A block is computed as D / sqrt(c), and scaled when it is written out, where it is smallest.
+    """
+    n, m, _ = x.shape
+    scale = _scale(x, t)
+    root, floor = scale.sqrt(), eps / scale
+    result = x.new_empty(_output_shape(n, m, output))
+    row_means = x.new_empty(n, m)
+    work = _Workspace(x, matrices=1)
+    with _full_precision(x):
+        for rows in work.blocks():
+            distances, means = work.matrices(0, rows), row_means[rows]
+            torch.bmm(x[rows], x[rows].transpose(1, 2), out=distances)
+            diagonal = distances.diagonal(dim1=1, dim2=2)
+            squares = diagonal.clone()
+            work.add_outer_sum(distances, squares, squares + floor, old=-2)
+            torch.clamp(distances, min=floor, out=distances).sqrt_()
+            diagonal.fill_(floor.sqrt())
+            torch.mean(distances, dim=2, out=means)
+            work.add_outer_sum(distances, means, _centred(means), new=-1)
+            _write_output(distances, output, result[rows]).mul_(root)
+    return result, row_means.mul_(root)
+
+
+@_forward.register_fake
+def _(x: Tensor, t: Tensor, output: str, eps: float) -> tuple[Tensor, Tensor]:
+    n, m, _ = x.shape
+    return x.new_empty(_output_shape(n, m, output)), x.new_empty(n, m)
+
+
+@torch.library.custom_op("deepbdc::bdc_pool_backward", mutates_args=())
+def _backward(
+    gradient: Tensor, result: Tensor, row_means: Tensor, x: Tensor, t: Tensor, output: str, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Gradients for x and t from the gradient for the representations."""
+    x_gradient, t_gradient = x.new_empty(x.shape), torch.zeros_like(t)
+    factor = -_scale(x, t)
+    work = _Workspace(x, matrices=2)
+    with _full_precision(x):
+        for rows in work.blocks():
+            quotients = _symmetric_gradient(gradient[rows], output, work.matrices(0, rows))
+            means = quotients.mean(dim=2)
+            work.add_outer_sum(quotients, means, _centred(means), new=-1)
+            distances = _read_output(result[rows], output, work.matrices(1, rows))
+            work.add_outer_sum(distances, row_means[rows], _centred(row_means[rows]))
+            quotients.div_(distances.clamp_(min=math.sqrt(eps)))
+            quotients.diagonal(dim1=1, dim2=2).sub_(quotients.sum(dim=2))
+            torch.bmm(quotients, x[rows], out=x_gradient[rows]).mul_(factor)
+            t_gradient += _inner_product(x[rows], x_gradient[rows]) / 2
+    return x_gradient, t_gradient
+
+
+@_backward.register_fake
+def _(
+    gradient: Tensor, result: Tensor, row_means: Tensor, x: Tensor, t: Tensor, output: str, eps: float
+) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), torch.empty_like(t)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, t, ctx.output, ctx.eps = inputs
+    ctx.save_for_backward(x, t, *output)
+
+
+def _differentiate(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    x, t, result, row_means = ctx.saved_tensors
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        # The gradient is to be differentiated again: leave that to autograd.
+        value = bdc_pool_formula(x, t, ctx.output, ctx.eps)
+        wanted = [tensor for tensor in (x, t) if tensor.requires_grad]
+        found = iter(torch.autograd.grad(value, wanted, gradient, create_graph=True))
+        return next(found) if x.requires_grad else None, next(found) if t.requires_grad else None, None, None
+    arguments = (gradient, result, row_means, x, t, ctx.output, ctx.eps)
+    return *cast(tuple[Tensor, Tensor], _backward(*arguments)), None, None
+
+
+_forward.register_autograd(_differentiate, setup_context=_setup_context)
+
+
+class _Workspace:
+    """Memory for one block of samples, used again for each block.
+
+    It holds ``matrices`` m×m matrices for each sample of the block: at most one for each sample of the batch.
+    """
+
+    def __init__(self, x: Tensor, matrices: int) -> None:
+        n, m, _ = x.shape
+        entries = _BLOCK_ENTRIES.get(x.device.type, _BLOCK_ENTRIES_ELSEWHERE)
+        self.samples = n
+        self.size = max(1, min(math.ceil(entries / m**2), n * (m - 2) // (matrices * (m + 4))))
+        self._matrices = x.new_empty(matrices, self.size, m, m)
+        self._left = x.new_ones(self.size, m, 2)
+        self._right = x.new_ones(self.size, 2, m)
+
+    def blocks(self) -> Iterator[slice]:
+        for start in range(0, self.samples, self.size):
+            yield slice(start, min(start + self.size, self.samples))
+
+    def matrices(self, which: int, rows: slice) -> Tensor:
+        """A ``(block, m, m)`` buffer of unspecified content."""
+        return self._matrices[which, : rows.stop - rows.start]
+
+    def add_outer_sum(self, matrices: Tensor, u: Tensor, v: Tensor, old: int = 1, new: int = 1) -> Tensor:
+        """Make the matrices old · M_kl + new · (u_k + v_l), in place.
+
+        A product of two thin matrices does it in one pass over the memory.
+        """
+        left, right = self._left[: len(u)], self._right[: len(u)]
+        left[:, :, 0] = u
+        right[:, 1] = v
+        return matrices.baddbmm_(left, right, beta=old, alpha=new)
+
+
+def _scale(x: Tensor, t: Tensor) -> Tensor:
+    """The factor c of the squared distances."""
+    return t.exp() / (2 * x.shape[2])
+
+
+def _inner_product(a: Tensor, b: Tensor) -> Tensor:
+    """Σ a b, reading both once and writing nothing."""
+    return torch.dot(a.reshape(-1), b.reshape(-1))
+
+
+def _centred(means: Tensor) -> Tensor:
+    return means - means.mean(dim=1, keepdim=True)
+
+
+def _output_shape(n: int, m: int, output: str) -> tuple[int, ...]:
+    return (n, m, m) if output == "matrix" else (n, m * (m + 1) // 2)
+
+
+def _write_output(matrices: Tensor, output: str, out: Tensor) -> Tensor:
+    """Write A in the form of the output. Overwrites ``matrices``."""
+    if output == "matrix":
+        return out.copy_(matrices)
+    if output == "weighted":
+        matrices.mul_(math.sqrt(2)).diagonal(dim1=1, dim2=2).div_(math.sqrt(2))
+    b, m, _ = matrices.shape
+    index = _triangle_of_matrix(m, matrices.device)
+    return torch.gather(matrices.view(b, -1), 1, index.expand(b, -1), out=out)
+
+
+def _read_output(values: Tensor, output: str, out: Tensor) -> Tensor:
+    """The inverse of `_write_output`: A from the output."""
+    if output == "matrix":
+        return out.copy_(values)
+    _spread(values, out)
+    if output == "weighted":
+        out.div_(math.sqrt(2)).diagonal(dim1=1, dim2=2).mul_(math.sqrt(2))
+    return out
+
+
+def _symmetric_gradient(gradient: Tensor, output: str, out: Tensor) -> Tensor:
+    """Twice the symmetric gradient for A, from the gradient for the output."""
+    if output == "matrix":
+        return torch.add(gradient, gradient.transpose(1, 2), out=out)
+    _spread(gradient, out)
+    diagonal = out.diagonal(dim1=1, dim2=2)
+    if output == "weighted":
+        out.mul_(math.sqrt(2))
+        diagonal.mul_(math.sqrt(2))
+    else:
+        diagonal.mul_(2)
+    return out
+
+
+def _spread(vectors: Tensor, out: Tensor) -> None:
+    """Write triangles ``(b, m(m+1)/2)`` into symmetric matrices ``(b, m, m)``."""
+    b, m, _ = out.shape
+    index = _matrix_of_triangle(m, vectors.device)
+    torch.gather(vectors, 1, index.expand(b, -1), out=out.view(b, -1))
+
+
+@lru_cache(maxsize=8)
+def _triangle_of_matrix(m: int, device: torch.device) -> Tensor:
+    """Where each entry of the triangle stands in the flattened matrix."""
+    with torch.inference_mode(False):
+        rows, columns = torch.triu_indices(m, m, device=device)
+        return rows * m + columns
+
+
+@lru_cache(maxsize=8)
+def _matrix_of_triangle(m: int, device: torch.device) -> Tensor:
+    """Where each entry of the flattened matrix stands in the triangle."""
+    with torch.inference_mode(False):
+        rows, columns = torch.triu_indices(m, m, device=device)
+        index = torch.empty(m, m, dtype=torch.long, device=device)
+        index[rows, columns] = index[columns, rows] = torch.arange(len(rows), device=device)
+        return index.flatten()
+
+
+def _full_precision(x: Tensor) -> AbstractContextManager[None]:
+    """Distances are differences of large numbers: no autocast for them."""
+    return torch.autocast(x.device.type, enabled=False)

@@ -1,0 +1,116 @@
+"""The BDC pooling layer: an image is described by the dependence between its feature channels."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from deepbdc.pooling._bdc_operator import Output, bdc_pool, bdc_pool_formula
+
+Observations = Literal["channels", "positions"]
+
+
+class BDCPool(nn.Module):
+    """Brownian distance covariance pooling, ``(n, channels, h, w) -> (n, d(d+1)/2)``.
+
+    Xie et al., "Joint Distribution Matters: Deep Brownian Distance Covariance for Few-Shot Classification", CVPR 2022,
+    Sec. 3.2. Each of the d channels is an observation of a vector of p = h·w positions; the layer gives the BDC matrix of
+    these observations:
+
+        D_kl = sqrt(exp(t) / (2p) · ‖x_k - x_l‖² + eps),      A = D, double-centred,
+
+    with one learnable number ``t``, starting at 0. It stands for the paper's τ, inside the root as in the released code,
+    but relative to the size of the map, which the layer therefore need not be told.
+
+    Args:
+        channels: Channels of the incoming map.
+        reduce_to: Channels d after a 1×1 convolution (no bias), batch norm and ReLU. None leaves the reduction out, so that
+            d = ``channels`` and the map is used as it is. ``reduce_to=channels`` is a convolution that keeps the width:
+            the paper describes that, the released code then leaves the reduction out.
+        observations: What is observed: ``"channels"``, or ``"positions"`` for the paper's hw×hw variant, where each of the
+            h·w positions is an observation of a p = d vector.
+        output: ``"triangle"``: the upper triangle with its diagonal, row by row (the paper's vector); ``"weighted"``: the
+            same with √2 off the diagonal, so that inner products are tr(AᵀB); ``"matrix"``: ``(n, d, d)``.
+        eps: Keeps the gradient of the root finite where observations are equal.
+
+    Distances are computed in float32 (or float64, if the map is) also under autocast and for half-precision maps. The
+    gradient can itself be differentiated.
+
+    >>> pool = BDCPool(64, reduce_to=16)
+    >>> pool(torch.rand(2, 64, 5, 5)).shape, pool.out_features
+    (torch.Size([2, 136]), 136)
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        reduce_to: int | None = None,
+        *,
+        observations: Observations = "channels",
+        output: Output = "triangle",
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        dimensions = channels if reduce_to is None else reduce_to
+        if channels < 1 or dimensions < 1:
+            raise ValueError(f"channels and reduce_to must be positive, got {channels} and {reduce_to}")
+        if observations not in ("channels", "positions"):
+            raise ValueError(f"observations must be 'channels' or 'positions', got {observations!r}")
+        if observations == "channels" and dimensions < 2:
+            raise ValueError("BDC compares channels with each other: it needs at least 2, got 1")
+        if output not in ("triangle", "weighted", "matrix"):
+            raise ValueError(f"output must be 'triangle', 'weighted' or 'matrix', got {output!r}")
+        if eps <= 0:
+            raise ValueError(f"eps must be positive, got {eps}")
+        self.channels = channels
+        self.dimensions = dimensions
+        self.observations = observations
+        self.output: Output = output
+        self.eps = eps
+        self.t = nn.Parameter(torch.zeros(()))
+        self.reduction = nn.Identity() if reduce_to is None else _reduction(channels, reduce_to)
+
+    @property
+    def out_features(self) -> int:
+        """Numbers in the representation of an image."""
+        if self.observations == "positions":
+            raise AttributeError(
+                "with observations='positions' the representation grows with the map: use out_features_for(height, width)"
+            )
+        return self._features(self.dimensions)
+
+    def out_features_for(self, height: int, width: int) -> int:
+        """Numbers in the representation of an image whose feature map is ``height`` × ``width``."""
+        return self._features(self.dimensions if self.observations == "channels" else height * width)
+
+    def _features(self, m: int) -> int:
+        return m * m if self.output == "matrix" else m * (m + 1) // 2
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Pool a batch of maps ``(n, channels, h, w)``."""
+        self._check(features)
+        features = self.reduction(features).flatten(2)  # (n, d, h·w)
+        x = features if self.observations == "channels" else features.transpose(1, 2)
+        # In a half-precision network (not under autocast) the next layer expects half precision.
+        given = None if torch.is_autocast_enabled(x.device.type) else x.dtype
+        x = x if x.dtype == torch.float64 else x.float()
+        pool = bdc_pool_formula if torch.compiler.is_exporting() else bdc_pool
+        return pool(x, self.t.to(x.dtype), self.output, self.eps).to(given or x.dtype)
+
+    def _check(self, features: Tensor) -> None:
+        if features.dim() != 4 or features.shape[1] != self.channels:
+            raise ValueError(
+                f"BDCPool needs a feature map of shape (n, {self.channels}, h, w), got {tuple(features.shape)}"
+            )
+        if features.shape[2] * features.shape[3] < (2 if self.observations == "positions" else 1):
+            raise ValueError(f"the feature map has too few positions for BDC: shape {tuple(features.shape)}")
+
+    def extra_repr(self) -> str:
+        """The settings that ``print`` shows."""
+        return f"{self.channels}, observations={self.observations!r}, output={self.output!r}, eps={self.eps}"
+
+
+def _reduction(channels: int, reduce_to: int) -> nn.Sequential:
+    convolution = nn.Conv2d(channels, reduce_to, kernel_size=1, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    return nn.Sequential(convolution, nn.BatchNorm2d(reduce_to), nn.ReLU(inplace=True))
