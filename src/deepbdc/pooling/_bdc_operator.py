@@ -43,10 +43,18 @@ def bdc_pool_formula(x: Tensor, t: Tensor, output: Output, eps: float) -> Tensor
 
 def bdc_pool(x: Tensor, t: Tensor, output: Output, eps: float) -> Tensor:
     """BDC representations of n samples, ``(n, m, p) -> (n, m(m+1)/2)``, or ``(n, m, m)`` for ``output="matrix"``."""
-    return cast(Tensor, _forward(x, t, output, eps)[0])
+    return cast(Tensor, torch.ops.deepbdc.bdc_pool(x, t, output, eps)[0])
 
 
-@torch.library.custom_op("deepbdc::bdc_pool", mutates_args=())
+# The operators are defined by hand, as torch.library.custom_op imports the whole compiler at its first call.
+torch.library.define("deepbdc::bdc_pool", "(Tensor x, Tensor t, str output, float eps) -> (Tensor, Tensor)")
+torch.library.define(
+    "deepbdc::bdc_pool_backward",
+    "(Tensor gradient, Tensor result, Tensor row_means, Tensor x, Tensor t, str output, float eps) -> (Tensor, Tensor)",
+)
+
+
+@torch.library.impl("deepbdc::bdc_pool", "CompositeExplicitAutograd")
 def _forward(x: Tensor, t: Tensor, output: str, eps: float) -> tuple[Tensor, Tensor]:
     """The representations, and the row means of the distances ``(n, m)``.
 
@@ -73,13 +81,13 @@ def _forward(x: Tensor, t: Tensor, output: str, eps: float) -> tuple[Tensor, Ten
     return result, row_means.mul_(root)
 
 
-@_forward.register_fake
+@torch.library.register_fake("deepbdc::bdc_pool")
 def _(x: Tensor, t: Tensor, output: str, eps: float) -> tuple[Tensor, Tensor]:
     n, m, _ = x.shape
     return x.new_empty(_output_shape(n, m, output)), x.new_empty(n, m)
 
 
-@torch.library.custom_op("deepbdc::bdc_pool_backward", mutates_args=())
+@torch.library.impl("deepbdc::bdc_pool_backward", "CompositeExplicitAutograd")
 def _backward(
     gradient: Tensor, result: Tensor, row_means: Tensor, x: Tensor, t: Tensor, output: str, eps: float
 ) -> tuple[Tensor, Tensor]:
@@ -101,7 +109,7 @@ def _backward(
     return x_gradient, t_gradient
 
 
-@_backward.register_fake
+@torch.library.register_fake("deepbdc::bdc_pool_backward")
 def _(
     gradient: Tensor, result: Tensor, row_means: Tensor, x: Tensor, t: Tensor, output: str, eps: float
 ) -> tuple[Tensor, Tensor]:
@@ -121,11 +129,13 @@ def _differentiate(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None
         wanted = [tensor for tensor in (x, t) if tensor.requires_grad]
         found = iter(torch.autograd.grad(value, wanted, gradient, create_graph=True))
         return next(found) if x.requires_grad else None, next(found) if t.requires_grad else None, None, None
-    arguments = (gradient, result, row_means, x, t, ctx.output, ctx.eps)
-    return *cast(tuple[Tensor, Tensor], _backward(*arguments)), None, None
+    x_gradient, t_gradient = torch.ops.deepbdc.bdc_pool_backward(
+        gradient, result, row_means, x, t, ctx.output, ctx.eps
+    )
+    return x_gradient, t_gradient, None, None
 
 
-_forward.register_autograd(_differentiate, setup_context=_setup_context)
+torch.library.register_autograd("deepbdc::bdc_pool", _differentiate, setup_context=_setup_context)
 
 
 class _Workspace:
