@@ -74,7 +74,7 @@ class BDCPool(nn.Module):
     def out_features(self) -> int:
         """Numbers in the representation of an image."""
         if self.observations == "positions":
-            raise AttributeError(
+            raise ValueError(
                 "with observations='positions' the representation grows with the map: use out_features_for(height, width)"
             )
         return self._features(self.dimensions)

@@ -1,0 +1,49 @@
+"""Backbones: from images ``(n, 3, h, w)`` to feature maps ``(n, out_channels, h', w')``."""
+
+from typing import Any
+
+from deepbdc._registry import call_checked
+from deepbdc.backbones.base import Backbone, Preprocessing, backbones
+from deepbdc.backbones.conv4 import conv4
+from deepbdc.backbones.dropblock import DropBlock
+from deepbdc.backbones.resnet import resnet10, resnet18, resnet34
+from deepbdc.backbones.resnet12 import resnet12, resnet34s
+from deepbdc.backbones.timm_models import timm_backbone
+
+__all__ = [
+    "Backbone",
+    "DropBlock",
+    "Preprocessing",
+    "conv4",
+    "create_backbone",
+    "list_backbones",
+    "resnet10",
+    "resnet12",
+    "resnet18",
+    "resnet34",
+    "resnet34s",
+]
+
+_TIMM = "timm/"
+
+
+def list_backbones() -> list[str]:
+    """Names that `create_backbone` knows, besides ``timm/<name>`` for the models of timm."""
+    return backbones.names()
+
+
+def create_backbone(name: str, **options: Any) -> Backbone:
+    """A backbone by its name.
+
+    Our own take ``removed_downsamplings`` (default 1: the paper removes the last one, for a larger map) and ``width``, a
+    multiplier of all channel numbers that makes thin versions for laptops; ``resnet12`` and ``resnet34s`` also take
+    ``drop_rate``. ``timm/<name>`` takes ``pretrained`` and ``removed_downsamplings`` (default 0).
+
+    >>> backbone = create_backbone("resnet12", width=0.25)
+    >>> backbone.out_channels, backbone.map_size(), backbone.preprocessing.input_size
+    (160, (10, 10), 84)
+    """
+    if name.startswith(_TIMM):
+        options = {"model": name.removeprefix(_TIMM), **options}
+        return call_checked(timm_backbone, f"backbone {name!r}", options)
+    return backbones.create(name, **options)

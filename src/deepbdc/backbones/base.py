@@ -1,0 +1,84 @@
+"""What all backbones have in common."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from deepbdc._registry import Registry
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How images are brought to the backbone, so that it is never guessed.
+
+    The shorter side is resized to ``resize``, the centre is cropped to ``input_size`` × ``input_size``, and colours in
+    [0, 1] become (colour - mean) / std.
+    """
+
+    input_size: int
+    resize: int
+    mean: tuple[float, float, float] = (0.472, 0.453, 0.410)  # of miniImageNet: the released code uses it for all sets
+    std: tuple[float, float, float] = (0.277, 0.268, 0.285)
+    interpolation: str = "bilinear"
+
+
+AT_84 = Preprocessing(input_size=84, resize=92)
+AT_224 = Preprocessing(input_size=224, resize=256)
+
+
+class Backbone(nn.Module):
+    """A network from images to feature maps that knows its channels and its pre-processing."""
+
+    def __init__(self, out_channels: int, preprocessing: Preprocessing) -> None:
+        super().__init__()
+        self.out_channels = out_channels
+        self.preprocessing = preprocessing
+
+    @property
+    def input_size(self) -> int:
+        """The side, in pixels, of the images that the backbone is made for."""
+        return self.preprocessing.input_size
+
+    @torch.no_grad()
+    def map_size(self, input_size: int | None = None) -> tuple[int, int]:
+        """Height and width of the feature map, found by passing one empty image through."""
+        size = input_size or self.input_size
+        like = next(self.parameters())
+        training = self.training
+        self.eval()
+        try:
+            features: Tensor = self(torch.zeros(1, 3, size, size, device=like.device, dtype=like.dtype))
+        finally:
+            self.train(training)
+        return features.shape[2], features.shape[3]
+
+
+backbones: Registry[Backbone] = Registry("backbone")
+
+
+def scaled_widths(widths: tuple[int, ...], multiplier: float) -> tuple[int, ...]:
+    """Channel numbers times the width multiplier."""
+    scaled = tuple(round(width * multiplier) for width in widths)
+    if min(scaled) < 1:
+        raise ValueError(f"width={multiplier} leaves a stage of the backbone without channels: {scaled}")
+    return scaled
+
+
+def downsampling_stages(stages: int, removed: int) -> tuple[bool, ...]:
+    """Which of ``stages`` down-sampling stages still do so when the last ``removed`` do not."""
+    if not 0 <= removed <= stages:
+        raise ValueError(f"removed_downsamplings must be between 0 and {stages}, got {removed}")
+    return tuple(stage < stages - removed for stage in range(stages))
+
+
+def initialise(network: nn.Module) -> None:
+    """Normal weights of variance 2 / fan-out for convolutions; batch norm starts as the identity."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)

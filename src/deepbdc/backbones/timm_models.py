@@ -1,0 +1,58 @@
+"""Any timm model that gives feature maps, as a backbone."""
+
+from difflib import get_close_matches
+from typing import Any
+
+from torch import Tensor, nn
+
+from deepbdc._optional import require
+from deepbdc.backbones.base import Backbone, Preprocessing
+
+
+class TimmBackbone(Backbone):
+    """The last feature map of a timm model, channels first."""
+
+    def __init__(self, network: nn.Module, channels_last: bool, channels: int, preprocessing: Preprocessing) -> None:
+        super().__init__(channels, preprocessing)
+        self.network = network
+        self.channels_last = channels_last
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images ``(n, 3, h, w)`` to features."""
+        features: Tensor = self.network(images)[-1]
+        return features.permute(0, 3, 1, 2) if self.channels_last else features
+
+
+def timm_backbone(model: str, pretrained: bool = False, removed_downsamplings: int = 0) -> Backbone:
+    """The timm model called ``model``; its last down-samplings are replaced by dilation where timm knows how."""
+    timm: Any = require("timm", extra="timm")
+    if not timm.is_model(model):
+        close = get_close_matches(model, timm.list_models(), n=3)
+        guess = f"did you mean {', '.join(close)}? " if close else ""
+        raise ValueError(f"timm has no model called {model!r}: {guess}timm.list_models() names them all")
+    options: dict[str, Any] = {"features_only": True, "out_indices": (-1,), "pretrained": pretrained}
+    if removed_downsamplings:
+        options["output_stride"] = 32 >> removed_downsamplings
+    try:
+        network = timm.create_model(model, **options)
+    except (RuntimeError, TypeError, NotImplementedError, AttributeError, AssertionError) as error:
+        what = f"with removed_downsamplings={removed_downsamplings}" if removed_downsamplings else "as feature maps"
+        raise ValueError(f"timm cannot give 'timm/{model}' {what}: {error}") from error
+    form = getattr(network, "output_fmt", "NCHW")
+    return TimmBackbone(
+        network,
+        channels_last=str(getattr(form, "value", form)) == "NHWC",
+        channels=network.feature_info.channels()[-1],
+        preprocessing=_preprocessing(timm.data.resolve_model_data_config(network)),
+    )
+
+
+def _preprocessing(config: dict[str, Any]) -> Preprocessing:
+    size = config["input_size"][-1]
+    return Preprocessing(
+        input_size=size,
+        resize=round(size / config["crop_pct"]),
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
+        interpolation=config["interpolation"],
+    )

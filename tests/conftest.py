@@ -1,0 +1,13 @@
+import os
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("deepbdc", deadline=None, max_examples=40, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("deepbdc")
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)

@@ -1,0 +1,46 @@
+"""The statistic against two independent libraries. dcor takes seconds to import, so it stays in this file."""
+
+import warnings
+
+import pytest
+import torch
+
+from deepbdc.bdc import bd_correlation, bdc
+
+SHAPES = [(2, 1, 1), (3, 2, 5), (10, 1, 3), (25, 7, 2), (60, 20, 40), (150, 3, 3)]
+
+
+def samples(m: int, p: int, q: int, dependent: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(m * 100 + p * 10 + q)
+    x = torch.randn(m, p, dtype=torch.float64, generator=generator)
+    y = torch.randn(m, q, dtype=torch.float64, generator=generator)
+    if dependent:
+        y[:, 0] += x[:, 0] ** 2
+        if m > 2:
+            y[m // 2] = y[0]  # an observation twice
+    return x * 3 + 5, y
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+@pytest.mark.parametrize(("m", "p", "q"), SHAPES)
+def test_dcor(m: int, p: int, q: int, dependent: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import dcor
+
+    x, y = samples(m, p, q, dependent)
+    covariance = dcor.distance_covariance_sqr(x.numpy(), y.numpy())
+    correlation = dcor.distance_correlation_sqr(x.numpy(), y.numpy())
+    assert bdc(x, y).item() == pytest.approx(covariance, abs=1e-10)
+    assert bd_correlation(x, y).item() == pytest.approx(correlation, abs=1e-10)
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+@pytest.mark.parametrize(("m", "p", "q"), SHAPES)
+def test_statsmodels(m: int, p: int, q: int, dependent: bool) -> None:
+    from statsmodels.stats.dist_dependence_measures import distance_statistics
+
+    x, y = samples(m, p, q, dependent)
+    found = distance_statistics(x.numpy(), y.numpy())
+    assert bdc(x, y).item() == pytest.approx(found.distance_covariance**2, abs=1e-10)
+    assert bd_correlation(x, y).item() == pytest.approx(found.distance_correlation**2, abs=1e-10)

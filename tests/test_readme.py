@@ -1,0 +1,18 @@
+"""The Python of the README is run as it stands."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parent.parent / "README.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_runs(example: str) -> None:
+    exec(compile(example, "README.md", "exec"), {})
+
+
+def test_there_are_examples() -> None:
+    assert EXAMPLES
