@@ -91,8 +91,8 @@ def bdc_vector(matrix: Tensor, form: VectorForm = "triangle") -> Tensor:
     """The upper triangle, row by row, of symmetric matrices: ``(..., m, m) -> (..., m(m+1)/2)``.
 
     ``"triangle"`` takes the entries as they are (the paper's vector: an inner product of two counts the diagonal
-    twice as much as tr(AᵀB) does); ``"weighted"`` multiplies those off the diagonal by √2, and then the inner product of two
-    vectors is tr(AᵀB) exactly.
+    twice as much as tr(AᵀB) does); ``"weighted"`` multiplies those off the diagonal by √2, and then the inner product
+    of two vectors is tr(AᵀB) exactly.
 
     >>> bdc_vector(torch.tensor([[1.0, 2.0], [2.0, 3.0]]))
     tensor([1., 2., 3.])

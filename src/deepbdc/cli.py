@@ -37,7 +37,13 @@ def paper(figure: Literal["relations"], output: str = "relations.png", points: i
         table.add_column(heading, justify="left" if heading == "relation" else "right")
     for relation in found:
         spread = f"{relation.shuffled.mean():.3f}, {relation.shuffled.max():.3f}"
-        row = (relation.name, f"{relation.corr:+.3f}", f"{relation.bdcorr:.3f}", spread, f"{relation.p_value:.3f}")
+        row = (
+            relation.name,
+            f"{relation.corr:+.3f}",
+            f"{relation.bdcorr:.3f}",
+            spread,
+            f"{relation.p_value:.3f}",
+        )
         table.add_row(*row, end_section=relation is found[len(relations.NONLINEAR) - 1])
     console.print(table)
     console.print(
@@ -73,5 +79,4 @@ def main(arguments: list[str] | None = None) -> None:
         command.add_function_arguments(function, as_group=False, as_positional=True)
         subcommands.add_subcommand(name, command, help=text.partition("\n")[0])
     parsed = parser.parse_args(arguments)
-    options = parser.instantiate_classes(parsed)[parsed.command].as_dict()
-    COMMANDS[parsed.command](**options)
+    COMMANDS[parsed.command](**parsed[parsed.command].as_dict())

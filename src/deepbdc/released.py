@@ -21,18 +21,18 @@ _RENAMED = (
 def load_released_checkpoint(path: str | Path, model: Embedding, ignore: Sequence[str] = ()) -> Embedding:
     """Load a file of the authors' weights into ``model``, wholly or not at all.
 
-    Their names (``feature.layer1.0.conv1.weight``, ``dcov.conv_dr_block.0.weight``, ``dcov.temperature``, ...) become ours.
-    Their temperature is absolute, starting at log(1 / 2hw); ours is relative to the size of the map, so log(2hw) is
-    added, for the map that the backbone gives at its native input size.
+    Their names (``feature.layer1.0.conv1.weight``, ``dcov.conv_dr_block.0.weight``, ``dcov.temperature``, ...) become
+    ours. Their temperature is absolute, starting at log(1 / 2hw); ours is relative to the size of the map, so log(2hw)
+    is added, for the map that the backbone gives at its native input size.
 
     Args:
         path: The file. It is a pickle, and read with ``weights_only=True``: nothing in it is executed.
-        model: The embedding to fill, for example ``Embedding(create_backbone("resnet12"), BDCPool(640, reduce_to=128))``.
-        ignore: Beginnings of names in the file to leave out, such as ``"classifier"`` for the head of a pre-trained file.
+        model: The embedding to fill, like ``Embedding(create_backbone("resnet12"), BDCPool(640, reduce_to=128))``.
+        ignore: Beginnings of names in the file to leave out, like ``"classifier"`` for the head of a pre-trained file.
 
     Raises:
-        ValueError: A weight of the model is not in the file, one in the file has no place in the model, a shape differs,
-            or the file holds something else than weights. The model is then unchanged.
+        ValueError: A weight of the model is not in the file, one in the file has no place in the model, a shape
+            differs, or the file holds something else than weights. The model is then unchanged.
     """
     found = _read(Path(path))
     kept = {name: value for name, value in found.items() if not name.startswith(tuple(ignore))}

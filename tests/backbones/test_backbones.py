@@ -131,7 +131,11 @@ def test_leaky_relu_lets_negative_values_through() -> None:
         (lambda: create_backbone("resnet21"), ValueError, "did you mean 'resnet"),
         (lambda: create_backbone("resnet12", widht=1), TypeError, "did you mean 'width'"),
         (lambda: create_backbone("resnet12", removed_downsamplings=5), ValueError, "between 0 and 4, got 5"),
-        (lambda: create_backbone("resnet18", removed_downsamplings=-1), ValueError, "between 0 and 3, got -1"),
+        (
+            lambda: create_backbone("resnet18", removed_downsamplings=-1),
+            ValueError,
+            "between 0 and 3, got -1",
+        ),
         (lambda: create_backbone("conv4", width=0), ValueError, "without channels"),
         (lambda: create_backbone("timm/efficientnet_lite00"), ValueError, "did you mean"),
         (lambda: create_backbone("timm/resnet18", width=2), TypeError, "no option 'width'"),

@@ -39,7 +39,13 @@ def maps(n: int = 3, d: int = 6, h: int = 2, w: int = 4, dtype: torch.dtype = to
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-@given(seed=st.integers(0, 2**31), n=st.integers(1, 4), m=st.integers(2, 7), p=st.integers(1, 5), t=st.floats(-3, 3))
+@given(
+    seed=st.integers(0, 2**31),
+    n=st.integers(1, 4),
+    m=st.integers(2, 7),
+    p=st.integers(1, 5),
+    t=st.floats(-3, 3),
+)
 def test_equals_the_naive_twin(output: _bdc_operator.Output, seed: int, n: int, m: int, p: int, t: float) -> None:
     x = maps(n, m, 1, p, seed=seed)
     pool = BDCPool(m, output=output).double()
@@ -120,7 +126,9 @@ def test_blocks_do_not_show(output: _bdc_operator.Output, monkeypatch: pytest.Mo
             torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
 
 
-def test_float32_agrees_with_float64() -> None:
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_float32_agrees_with_float64(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     x = torch.relu(maps(n=4, d=64, h=10, w=10)).requires_grad_()
     y = BDCPool(64).double()(x)
     weights = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(1))

@@ -35,9 +35,10 @@ def list_backbones() -> list[str]:
 def create_backbone(name: str, **options: Any) -> Backbone:
     """A backbone by its name.
 
-    Our own take ``removed_downsamplings`` (default 1: the paper removes the last one, for a larger map) and ``width``, a
-    multiplier of all channel numbers that makes thin versions for laptops; ``resnet12`` and ``resnet34s`` also take
-    ``drop_rate``. ``timm/<name>`` takes ``pretrained`` and ``removed_downsamplings`` (default 0).
+    Our own take ``removed_downsamplings`` (default 1: the paper removes the last one, for a larger map) and
+    ``width``, a multiplier of all channel numbers that makes thin versions for laptops; ``resnet12`` and
+    ``resnet34s`` also take ``drop_rate``. ``timm/<name>`` takes ``pretrained`` and ``removed_downsamplings``
+    (default 0).
 
     >>> backbone = create_backbone("resnet12", width=0.25)
     >>> backbone.out_channels, backbone.map_size(), backbone.preprocessing.input_size

@@ -18,7 +18,11 @@ class Preprocessing:
 
     input_size: int
     resize: int
-    mean: tuple[float, float, float] = (0.472, 0.453, 0.410)  # of miniImageNet: the released code uses it for all sets
+    mean: tuple[float, float, float] = (
+        0.472,
+        0.453,
+        0.410,
+    )  # of miniImageNet: the released code uses it for all sets
     std: tuple[float, float, float] = (0.277, 0.268, 0.285)
     interpolation: str = "bilinear"
 

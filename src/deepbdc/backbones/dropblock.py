@@ -9,8 +9,8 @@ class DropBlock(nn.Module):
     """Set squares of ``block_size`` × ``block_size`` of each channel to 0, and rescale what is kept.
 
     Ghiasi et al., "DropBlock", NeurIPS 2018, annealed as in MetaOptNet: after n training passes an entry is kept with
-    probability max(1 - drop_rate · n / ``anneal_passes``, 1 - drop_rate). Only training passes count (the released DeepBDC
-    code, where DropBlock is never switched on, would count the others too).
+    probability max(1 - drop_rate · n / ``anneal_passes``, 1 - drop_rate). Only training passes count (the released
+    DeepBDC code, where DropBlock is never switched on, would count the others too).
     """
 
     passes: Tensor

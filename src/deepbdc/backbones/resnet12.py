@@ -20,9 +20,7 @@ class ResidualBlock(nn.Module):
         self.activation = nn.LeakyReLU(0.1, inplace=True)
         self.downsample: nn.Module = nn.Identity()
         if before != after:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(before, after, kernel_size=1, bias=False), nn.BatchNorm2d(after)
-            )
+            self.downsample = nn.Sequential(nn.Conv2d(before, after, kernel_size=1, bias=False), nn.BatchNorm2d(after))
         self.pool = nn.MaxPool2d(2) if pool else nn.Identity()
         self.drop = drop
 
@@ -38,8 +36,8 @@ class ResidualBlock(nn.Module):
 class ResNet12(Backbone):
     """Four stages of `ResidualBlock`, widths 64, 160, 320, 640; the first block of a stage down-samples.
 
-    With ``drop_rate`` > 0, blocks of stages 1-2 end in dropout and those of stages 3-4 in DropBlock. The paper says that
-    DropBlock is used; the released code never switches it on, and neither do we by default.
+    With ``drop_rate`` > 0, blocks of stages 1-2 end in dropout and those of stages 3-4 in DropBlock. The paper says
+    that DropBlock is used; the released code never switches it on, and neither do we by default.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
 """BDC matrices of many samples at once, fast: the arithmetic behind `deepbdc.BDCPool`.
 
-`bdc_pool_formula` says what is computed, in ordinary differentiable operations. `bdc_pool` computes the same in blocks of
-samples whose matrices stay in the processor's cache, with a backward pass of its own. It is a registered operator, so
-that ``torch.compile`` calls it as it is, without looking inside.
+`bdc_pool_formula` says what is computed, in ordinary differentiable operations. `bdc_pool` computes the same in blocks
+of samples whose matrices stay in the processor's cache, with a backward pass of its own. It is a registered operator,
+so that ``torch.compile`` calls it as it is, without looking inside.
 
-Notation: x is ``(n, m, p)``, n samples of m observations of a p-vector; c = exp(t) / (2p); S_kl = ‖x_k - x_l‖² comes from
-one product; D = sqrt(c S + eps); r = the row means of D, g their mean; A_kl = D_kl - r_k - r_l + g.
+Notation: x is ``(n, m, p)``, n samples of m observations of a p-vector; c = exp(t) / (2p); S_kl = ‖x_k - x_l‖² comes
+from one product; D = sqrt(c S + eps); r = the row means of D, g their mean; A_kl = D_kl - r_k - r_l + g.
 
 Backward, with G the gradient for A made symmetric. Centring is its own adjoint, so the gradient for D is G centred;
 then the one for x_k is 2c Σ_l Q_kl (x_k - x_l), Q = G / D: one more product with x. D depends on exp(t/2) x alone (but
@@ -72,11 +72,11 @@ def _forward(x: Tensor, t: Tensor, output: str, eps: float) -> tuple[Tensor, Ten
             torch.bmm(x[rows], x[rows].transpose(1, 2), out=distances)
             diagonal = distances.diagonal(dim1=1, dim2=2)
             squares = diagonal.clone()
-            work.add_outer_sum(distances, squares, squares + floor, old=-2)
+            _add_outer_sum(distances, squares, squares + floor, old=-2)
             torch.clamp(distances, min=floor, out=distances).sqrt_()
             diagonal.fill_(floor.sqrt())
             torch.mean(distances, dim=2, out=means)
-            work.add_outer_sum(distances, means, _centred(means), new=-1)
+            _add_outer_sum(distances, means, _centred(means), new=-1)
             _write_output(distances, output, result[rows]).mul_(root)
     return result, row_means.mul_(root)
 
@@ -99,9 +99,9 @@ def _backward(
         for rows in work.blocks():
             quotients = _symmetric_gradient(gradient[rows], output, work.matrices(0, rows))
             means = quotients.mean(dim=2)
-            work.add_outer_sum(quotients, means, _centred(means), new=-1)
+            _add_outer_sum(quotients, means, _centred(means), new=-1)
             distances = _read_output(result[rows], output, work.matrices(1, rows))
-            work.add_outer_sum(distances, row_means[rows], _centred(row_means[rows]))
+            _add_outer_sum(distances, row_means[rows], _centred(row_means[rows]))
             quotients.div_(distances.clamp_(min=math.sqrt(eps)))
             quotients.diagonal(dim1=1, dim2=2).sub_(quotients.sum(dim=2))
             torch.bmm(quotients, x[rows], out=x_gradient[rows]).mul_(factor)
@@ -129,9 +129,7 @@ def _differentiate(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None
         wanted = [tensor for tensor in (x, t) if tensor.requires_grad]
         found = iter(torch.autograd.grad(value, wanted, gradient, create_graph=True))
         return next(found) if x.requires_grad else None, next(found) if t.requires_grad else None, None, None
-    x_gradient, t_gradient = torch.ops.deepbdc.bdc_pool_backward(
-        gradient, result, row_means, x, t, ctx.output, ctx.eps
-    )
+    x_gradient, t_gradient = torch.ops.deepbdc.bdc_pool_backward(gradient, result, row_means, x, t, ctx.output, ctx.eps)
     return x_gradient, t_gradient, None, None
 
 
@@ -148,10 +146,8 @@ class _Workspace:
         n, m, _ = x.shape
         entries = _BLOCK_ENTRIES.get(x.device.type, _BLOCK_ENTRIES_ELSEWHERE)
         self.samples = n
-        self.size = max(1, min(math.ceil(entries / m**2), n * (m - 2) // (matrices * (m + 4))))
+        self.size = max(1, min(math.ceil(entries / m**2), n * (m - 2) // (matrices * (m + 6))))
         self._matrices = x.new_empty(matrices, self.size, m, m)
-        self._left = x.new_ones(self.size, m, 2)
-        self._right = x.new_ones(self.size, 2, m)
 
     def blocks(self) -> Iterator[slice]:
         for start in range(0, self.samples, self.size):
@@ -161,15 +157,18 @@ class _Workspace:
         """A ``(block, m, m)`` buffer of unspecified content."""
         return self._matrices[which, : rows.stop - rows.start]
 
-    def add_outer_sum(self, matrices: Tensor, u: Tensor, v: Tensor, old: int = 1, new: int = 1) -> Tensor:
-        """Make the matrices old · M_kl + new · (u_k + v_l), in place.
 
-        A product of two thin matrices does it in one pass over the memory.
-        """
-        left, right = self._left[: len(u)], self._right[: len(u)]
-        left[:, :, 0] = u
-        right[:, 1] = v
-        return matrices.baddbmm_(left, right, beta=old, alpha=new)
+def _add_outer_sum(matrices: Tensor, u: Tensor, v: Tensor, old: int = 1, new: int = 1) -> None:
+    """Make the matrices old · M_kl + new · (u_k + v_l), in place, for u and v ``(b, m)``.
+
+    A product of two thin matrices does it in one pass over the memory, where products are exact enough.
+    """
+    if torch.get_float32_matmul_precision() == "highest":
+        left = torch.stack((u, torch.ones_like(u)), dim=2)
+        right = torch.stack((torch.ones_like(v), v), dim=1)
+        matrices.baddbmm_(left, right, beta=old, alpha=new)
+    else:
+        matrices.mul_(old).add_(u[:, :, None], alpha=new).add_(v[:, None, :], alpha=new)
 
 
 def _scale(x: Tensor, t: Tensor) -> Tensor:
@@ -236,8 +235,7 @@ def _spread(vectors: Tensor, out: Tensor) -> None:
 def _triangle_of_matrix(m: int, device: torch.device) -> Tensor:
     """Where each entry of the triangle stands in the flattened matrix."""
     with torch.inference_mode(False):
-        rows, columns = torch.triu_indices(m, m, device=device)
-        return rows * m + columns
+        return torch.ones(m, m, dtype=torch.bool, device=device).triu().flatten().nonzero().flatten()
 
 
 @lru_cache(maxsize=8)

@@ -14,23 +14,23 @@ class BDCPool(nn.Module):
     """Brownian distance covariance pooling, ``(n, channels, h, w) -> (n, d(d+1)/2)``.
 
     Xie et al., "Joint Distribution Matters: Deep Brownian Distance Covariance for Few-Shot Classification", CVPR 2022,
-    Sec. 3.2. Each of the d channels is an observation of a vector of p = h·w positions; the layer gives the BDC matrix of
-    these observations:
+    Sec. 3.2. Each of the d channels is an observation of a vector of p = h·w positions; the layer gives the BDC matrix
+    of these observations:
 
         D_kl = sqrt(exp(t) / (2p) · ‖x_k - x_l‖² + eps),      A = D, double-centred,
 
-    with one learnable number ``t``, starting at 0. It stands for the paper's τ, inside the root as in the released code,
-    but relative to the size of the map, which the layer therefore need not be told.
+    with one learnable number ``t``, starting at 0. It stands for the paper's τ, inside the root as in the released
+    code, but relative to the size of the map, which the layer therefore need not be told.
 
     Args:
         channels: Channels of the incoming map.
-        reduce_to: Channels d after a 1×1 convolution (no bias), batch norm and ReLU. None leaves the reduction out, so that
-            d = ``channels`` and the map is used as it is. ``reduce_to=channels`` is a convolution that keeps the width:
-            the paper describes that, the released code then leaves the reduction out.
-        observations: What is observed: ``"channels"``, or ``"positions"`` for the paper's hw×hw variant, where each of the
-            h·w positions is an observation of a p = d vector.
-        output: ``"triangle"``: the upper triangle with its diagonal, row by row (the paper's vector); ``"weighted"``: the
-            same with √2 off the diagonal, so that inner products are tr(AᵀB); ``"matrix"``: ``(n, d, d)``.
+        reduce_to: Channels d after a 1×1 convolution (no bias), batch norm and ReLU. None leaves the reduction out, so
+            that d = ``channels`` and the map is used as it is. ``reduce_to=channels`` is a convolution that keeps the
+            width: the paper describes that, the released code then leaves the reduction out.
+        observations: What is observed: ``"channels"``, or ``"positions"`` for the paper's hw×hw variant, where each of
+            the h·w positions is an observation of a p = d vector.
+        output: ``"triangle"``: the upper triangle with its diagonal, row by row (the paper's vector); ``"weighted"``:
+            the same with √2 off the diagonal, so that inner products are tr(AᵀB); ``"matrix"``: ``(n, d, d)``.
         eps: Keeps the gradient of the root finite where observations are equal.
 
     Distances are computed in float32 (or float64, if the map is) also under autocast and for half-precision maps. The
@@ -75,7 +75,8 @@ class BDCPool(nn.Module):
         """Numbers in the representation of an image."""
         if self.observations == "positions":
             raise ValueError(
-                "with observations='positions' the representation grows with the map: use out_features_for(height, width)"
+                "with observations='positions' the representation grows with the map: "
+                "use out_features_for(height, width)"
             )
         return self._features(self.dimensions)
 

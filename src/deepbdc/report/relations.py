@@ -113,9 +113,7 @@ def relations(points: int = 1000, permutations: int = 199, seed: int = 0) -> Ite
         yield measure(name, name in LINEAR, x, y, permutations, generator)
 
 
-def measure(
-    name: str, linear: bool, x: Array, y: Array, permutations: int, generator: np.random.Generator
-) -> Relation:
+def measure(name: str, linear: bool, x: Array, y: Array, permutations: int, generator: np.random.Generator) -> Relation:
     """Both correlations of a sample, and the Brownian one for random pairings of x with y."""
     first, second = (torch.as_tensor(values)[:, None] for values in (x, y))
     a, b = bdc_matrix(first).float(), bdc_matrix(second).float()

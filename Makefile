@@ -1,0 +1,56 @@
+# make demo and make test are the whole set-up on a fresh machine. They make an environment in .venv and use it.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+BIN = .venv/bin
+PIP = $(BIN)/pip install --quiet --constraint constraints.txt
+# The installation keeps its own log; show it only if something goes wrong.
+QUIETLY = > .venv/install.log 2>&1 || { cat .venv/install.log; exit 1; }
+
+.PHONY: help install demo test lint bench clean
+
+help:
+	@echo "make install   the package in .venv"
+	@echo "make demo      what correlation misses and Brownian distance correlation sees (demo/relations.png)"
+	@echo "make test      all tests"
+	@echo "make lint      style and types"
+	@echo "make bench     speed and memory of the BDC layer, beside the paper's Eq. 6 (benchmarks/results/)"
+
+install: .venv/installed
+
+demo: .venv/installed
+	@echo "Demo: seven non-linear and seven linear relations (supplement S4 of the paper)"
+	@mkdir -p demo
+	@$(BIN)/deepbdc paper relations --output demo/relations.png
+
+test: .venv/installed-dev
+	@echo "Running the tests"
+	@$(BIN)/python -m pytest
+
+lint: .venv/installed-dev
+	@echo "Checking style and types"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: .venv/installed
+	@$(BIN)/python benchmarks/bdc_layer.py
+
+clean:
+	rm -rf .venv demo
+
+# torch comes first and by itself, so that nothing else chooses its build.
+.venv/bin/python:
+	@echo "Making an environment in .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv
+	@echo "Installing $(TORCH) (a minute or so)"
+	@$(BIN)/pip install --quiet "$(TORCH)" $(QUIETLY)
+
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	@echo "Installing deepbdc (a minute or so)"
+	@$(PIP) --editable . $(QUIETLY)
+	@touch $@
+
+.venv/installed-dev: .venv/installed
+	@echo "Installing what tests and checks need (a minute or so)"
+	@$(PIP) --editable '.[dev]' $(QUIETLY)
+	@touch $@
