@@ -56,13 +56,9 @@ torch.library.define(
 
 @torch.library.impl("deepbdc::bdc_pool", "CompositeExplicitAutograd")
 def _forward(x: Tensor, t: Tensor, output: str, eps: float) -> tuple[Tensor, Tensor]:
-    """The representations, and the row means of the distances ``(n, m)``.
-
-    A block is computed as D / sqrt(c), and scaled when it is written out, where it is smallest.
-    """
+    """The representations, and the row means of the distances ``(n, m)``."""
     n, m, _ = x.shape
-    scale = _scale(x, t)
-    root, floor = scale.sqrt(), eps / scale
+    scale = _plain(_scale(x, t))
     result = x.new_empty(_output_shape(n, m, output))
     row_means = x.new_empty(n, m)
     work = _Workspace(x, matrices=1)
@@ -71,14 +67,14 @@ def _forward(x: Tensor, t: Tensor, output: str, eps: float) -> tuple[Tensor, Ten
             distances, means = work.matrices(0, rows), row_means[rows]
             torch.bmm(x[rows], x[rows].transpose(1, 2), out=distances)
             diagonal = distances.diagonal(dim1=1, dim2=2)
-            squares = diagonal.clone()
-            _add_outer_sum(distances, squares, squares + floor, old=-2)
-            torch.clamp(distances, min=floor, out=distances).sqrt_()
-            diagonal.fill_(floor.sqrt())
+            squares = diagonal * scale
+            _add_outer_sum(distances, squares, squares + eps, old=-2 * scale)
+            distances.clamp_(min=eps).sqrt_()
+            diagonal.fill_(math.sqrt(eps))
             torch.mean(distances, dim=2, out=means)
-            _add_outer_sum(distances, means, _centred(means), new=-1)
-            _write_output(distances, output, result[rows]).mul_(root)
-    return result, row_means.mul_(root)
+            _add_outer_sum(distances, -means, -_centred(means))
+            _write_output(distances, output, result[rows])
+    return result, row_means
 
 
 @torch.library.register_fake("deepbdc::bdc_pool")
@@ -93,18 +89,18 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     """Gradients for x and t from the gradient for the representations."""
     x_gradient, t_gradient = x.new_empty(x.shape), torch.zeros_like(t)
-    factor = -_scale(x, t)
+    factor = -_plain(_scale(x, t))
     work = _Workspace(x, matrices=2)
     with _full_precision(x):
         for rows in work.blocks():
             quotients = _symmetric_gradient(gradient[rows], output, work.matrices(0, rows))
-            means = quotients.mean(dim=2)
-            _add_outer_sum(quotients, means, _centred(means), new=-1)
+            means = quotients.mean(dim=2) * -factor
+            _add_outer_sum(quotients, means, _centred(means), old=factor)
             distances = _read_output(result[rows], output, work.matrices(1, rows))
             _add_outer_sum(distances, row_means[rows], _centred(row_means[rows]))
             quotients.div_(distances.clamp_(min=math.sqrt(eps)))
             quotients.diagonal(dim1=1, dim2=2).sub_(quotients.sum(dim=2))
-            torch.bmm(quotients, x[rows], out=x_gradient[rows]).mul_(factor)
+            torch.bmm(quotients, x[rows], out=x_gradient[rows])
             t_gradient += _inner_product(x[rows], x_gradient[rows]) / 2
     return x_gradient, t_gradient
 
@@ -146,7 +142,8 @@ class _Workspace:
         n, m, _ = x.shape
         entries = _BLOCK_ENTRIES.get(x.device.type, _BLOCK_ENTRIES_ELSEWHERE)
         self.samples = n
-        self.size = max(1, min(math.ceil(entries / m**2), n * (m - 2) // (matrices * (m + 6))))
+        most = max(1, min(math.ceil(entries / m**2), n * (m - 2) // (matrices * (m + 6))))
+        self.size = max(1, math.ceil(n / max(1, math.ceil(n / most))))  # as few blocks, all of about one size
         self._matrices = x.new_empty(matrices, self.size, m, m)
 
     def blocks(self) -> Iterator[slice]:
@@ -158,22 +155,27 @@ class _Workspace:
         return self._matrices[which, : rows.stop - rows.start]
 
 
-def _add_outer_sum(matrices: Tensor, u: Tensor, v: Tensor, old: int = 1, new: int = 1) -> None:
-    """Make the matrices old · M_kl + new · (u_k + v_l), in place, for u and v ``(b, m)``.
+def _add_outer_sum(matrices: Tensor, u: Tensor, v: Tensor, old: float | Tensor = 1.0) -> None:
+    """Make the matrices old · M_kl + u_k + v_l, in place, for u and v ``(b, m)``.
 
     A product of two thin matrices does it in one pass over the memory, where products are exact enough.
     """
-    if torch.get_float32_matmul_precision() == "highest":
+    if isinstance(old, float) and torch.get_float32_matmul_precision() == "highest":
         left = torch.stack((u, torch.ones_like(u)), dim=2)
         right = torch.stack((torch.ones_like(v), v), dim=1)
-        matrices.baddbmm_(left, right, beta=old, alpha=new)
+        matrices.baddbmm_(left, right, beta=old)
     else:
-        matrices.mul_(old).add_(u[:, :, None], alpha=new).add_(v[:, None, :], alpha=new)
+        matrices.mul_(old).add_(u[:, :, None]).add_(v[:, None, :])
 
 
 def _scale(x: Tensor, t: Tensor) -> Tensor:
     """The factor c of the squared distances."""
     return t.exp() / (2 * x.shape[2])
+
+
+def _plain(number: Tensor) -> float | Tensor:
+    """On a CPU a Python number; elsewhere a tensor still, as asking for its value would wait for the device."""
+    return number.item() if number.device.type == "cpu" else number
 
 
 def _inner_product(a: Tensor, b: Tensor) -> Tensor:
@@ -189,15 +191,16 @@ def _output_shape(n: int, m: int, output: str) -> tuple[int, ...]:
     return (n, m, m) if output == "matrix" else (n, m * (m + 1) // 2)
 
 
-def _write_output(matrices: Tensor, output: str, out: Tensor) -> Tensor:
+def _write_output(matrices: Tensor, output: str, out: Tensor) -> None:
     """Write A in the form of the output. Overwrites ``matrices``."""
     if output == "matrix":
-        return out.copy_(matrices)
+        out.copy_(matrices)
+        return
     if output == "weighted":
         matrices.mul_(math.sqrt(2)).diagonal(dim1=1, dim2=2).div_(math.sqrt(2))
     b, m, _ = matrices.shape
     index = _triangle_of_matrix(m, matrices.device)
-    return torch.gather(matrices.view(b, -1), 1, index.expand(b, -1), out=out)
+    torch.gather(matrices.view(b, -1), 1, index.expand(b, -1), out=out)
 
 
 def _read_output(values: Tensor, output: str, out: Tensor) -> Tensor:
