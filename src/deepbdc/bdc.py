@@ -49,8 +49,11 @@ def double_center(matrix: Tensor) -> Tensor:
 def bdc_matrix(x: Tensor) -> Tensor:
     """The BDC matrix of a sample: ``(..., m, p) -> (..., m, m)``, its distances, double-centred.
 
-    >>> bdc_matrix(torch.tensor([[0.0], [1.0], [2.0]])).sum(dim=-1)
-    tensor([0., 0., 0.])
+    >>> bdc_matrix(torch.tensor([[0.0], [2.0], [4.0], [6.0]]))
+    tensor([[-3.5000, -0.5000,  1.5000,  2.5000],
+            [-0.5000, -1.5000,  0.5000,  1.5000],
+            [ 1.5000,  0.5000, -1.5000, -0.5000],
+            [ 2.5000,  1.5000, -0.5000, -3.5000]])
     """
     return double_center(distance_matrix(x))
 
@@ -63,7 +66,7 @@ def bdc(x: Tensor, y: Tensor) -> Tensor:
 
     >>> x = torch.tensor([[-1.0], [0.0], [1.0]])
     >>> bdc(x, x**2)  # the classical covariance of these is 0
-    tensor(0.1481)
+    tensor(0.0988)
     """
     _check_pair(x, y)
     return _inner_product(bdc_matrix(x), bdc_matrix(y))
@@ -75,8 +78,8 @@ def bd_correlation(x: Tensor, y: Tensor) -> Tensor:
     bdc(x, y) / sqrt(bdc(x, x) bdc(y, y)): 1 for a linear relation, 0 if a sample is constant.
 
     >>> x = torch.tensor([[-1.0], [0.0], [1.0]])
-    >>> bd_correlation(x, 3 - 2 * x)
-    tensor(1.0000)
+    >>> round(bd_correlation(x, 3 - 2 * x).item(), 4)
+    1.0
     """
     _check_pair(x, y)
     a, b = bdc_matrix(_to_unit_range(x)), bdc_matrix(_to_unit_range(y))
