@@ -1,14 +1,18 @@
 """The embedding: from images to one representation an image."""
 
-from typing import cast
-
 from torch import Tensor, nn
 
 from deepbdc.backbones.base import Backbone, Preprocessing
+from deepbdc.pooling import Flatten, Pool
 
 
 class Embedding(nn.Module):
     """A backbone and a pooling layer: ``(n, 3, h, w) -> (n, ...)``. It knows nothing of classes or tasks.
+
+    Args:
+        backbone: From images to feature maps.
+        pool: From feature maps to representations.
+        preprocessing: How images are to be prepared, if not as the backbone says (for smaller images, for example).
 
     >>> import torch
     >>> from deepbdc import BDCPool, create_backbone
@@ -17,21 +21,42 @@ class Embedding(nn.Module):
     torch.Size([2, 2080])
     """
 
-    def __init__(self, backbone: Backbone, pool: nn.Module) -> None:
+    def __init__(self, backbone: Backbone, pool: Pool, preprocessing: Preprocessing | None = None) -> None:
         super().__init__()
         self.backbone = backbone
         self.pool = pool
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """How images are to be prepared."""
-        return self.backbone.preprocessing
+        self.preprocessing = preprocessing or backbone.preprocessing
 
     @property
     def out_features(self) -> int:
         """Numbers in the representation of an image."""
-        return cast(int, self.pool.out_features)
+        return self.pool.out_features
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed a batch of images."""
-        return cast(Tensor, self.pool(self.backbone(images)))
+        return self.represent(self.reduced_map(images))
+
+    def reduced_map(self, images: Tensor) -> Tensor:
+        """The first half: what the pooling layer makes its representation of. It may be smaller than that."""
+        return self.pool.reduce(self.backbone(images))
+
+    def represent(self, reduced: Tensor) -> Tensor:
+        """The second half: representations of what `reduced_map` gave."""
+        return self.pool.represent(reduced)
+
+
+class Pixels(Backbone):
+    """No network at all: the image is its own feature map. A floor for comparisons."""
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        super().__init__(3, preprocessing)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The images as they are."""
+        return images
+
+
+def pixel_embedding(size: int) -> Embedding:
+    """Represent an image of ``size`` × ``size`` by its raw pixels, ``(n, 3, size, size) -> (n, 3 · size²)``."""
+    preprocessing = Preprocessing(input_size=size, resize=size)
+    return Embedding(Pixels(preprocessing), Flatten(3, size, size))

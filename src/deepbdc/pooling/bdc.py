@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from deepbdc.pooling._bdc_operator import Output, bdc_pool, bdc_pool_formula
+from deepbdc.pooling.base import Pool
 
 Observations = Literal["channels", "positions"]
 
 
-class BDCPool(nn.Module):
+class BDCPool(Pool):
     """Brownian distance covariance pooling, ``(n, channels, h, w) -> (n, d(d+1)/2)``.
 
     Xie et al., "Joint Distribution Matters: Deep Brownian Distance Covariance for Few-Shot Classification", CVPR 2022,
@@ -71,7 +72,7 @@ class BDCPool(nn.Module):
         self.reduction = nn.Identity() if reduce_to is None else _reduction(channels, reduce_to)
 
     @property
-    def out_features(self) -> int:
+    def out_features(self) -> int:  # type: ignore[override]
         """Numbers in the representation of an image."""
         if self.observations == "positions":
             raise ValueError(
@@ -87,10 +88,15 @@ class BDCPool(nn.Module):
     def _features(self, m: int) -> int:
         return m * m if self.output == "matrix" else m * (m + 1) // 2
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Pool a batch of maps ``(n, channels, h, w)``."""
+    def reduce(self, features: Tensor) -> Tensor:
+        """The first half: maps ``(n, channels, h, w) -> (n, d, h, w)``."""
         self._check(features)
-        features = self.reduction(features).flatten(2)  # (n, d, h·w)
+        reduced: Tensor = self.reduction(features)
+        return reduced
+
+    def represent(self, reduced: Tensor) -> Tensor:
+        """The second half: BDC representations of reduced maps ``(n, d, h, w)``."""
+        features = reduced.flatten(2)
         x = features if self.observations == "channels" else features.transpose(1, 2)
         # In a half-precision network (not under autocast) the next layer expects half precision.
         given = None if torch.is_autocast_enabled(x.device.type) else x.dtype

@@ -1,0 +1,166 @@
+"""Data sets: the images, labels and class names of one split. They know nothing of episodes or models."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deepbdc.data.images import load_image
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+class Dataset(ABC):
+    """Images and labels of one split; ``labels`` ``(n,)`` index ``class_names``, which are sorted."""
+
+    def __init__(self, name: str, split: str, class_names: Sequence[str], labels: NDArray[np.int64]) -> None:
+        order = sorted(range(len(class_names)), key=lambda index: class_names[index])
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        self.name = name
+        self.split = split
+        self.class_names = tuple(class_names[index] for index in order)
+        self.labels: Tensor = torch.from_numpy(rank[labels])
+        _check_classes(self)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @abstractmethod
+    def image(self, index: int) -> "Image.Image":
+        """The picture at ``index``, in RGB."""
+
+    @cached_property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Says whether two data sets are the same, on any machine."""
+
+    @property
+    def cache_key(self) -> str:
+        """Like `fingerprint`, but also changes when a file was touched."""
+        return self.fingerprint
+
+    @abstractmethod
+    def content_ids(self) -> NDArray[np.int64]:
+        """For each image the first index at which the same content stands, ``(n,)``."""
+
+    def counts(self) -> dict[str, int]:
+        """Images of each class."""
+        numbers = torch.bincount(self.labels, minlength=len(self.class_names)).tolist()
+        return dict(zip(self.class_names, numbers, strict=True))
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {self.split}: {len(self)} images of {len(self.class_names)} classes>"
+
+
+class ArrayDataset(Dataset):
+    """Small images of one size, in memory: ``images`` uint8 ``(n, h, w, 3)``."""
+
+    def __init__(
+        self, images: NDArray[np.uint8], labels: NDArray[np.int64], class_names: Sequence[str], name: str, split: str
+    ) -> None:
+        super().__init__(name, split, class_names, labels)
+        self.images = np.ascontiguousarray(images)
+
+    def image(self, index: int) -> "Image.Image":
+        """The picture at ``index``, in RGB."""
+        from PIL import Image
+
+        return Image.fromarray(self.images[index])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of names, labels and pixels."""
+        return _hash([*self.class_names], self.labels.numpy().tobytes(), self.images.data)
+
+    def content_ids(self) -> NDArray[np.int64]:
+        """For each image the first index at which the same pixels stand."""
+        return _first_equal([hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in self.images])
+
+
+class FolderDataset(Dataset):
+    """Image files, decoded when they are asked for."""
+
+    def __init__(
+        self, files: Sequence[Path], labels: NDArray[np.int64], class_names: Sequence[str], name: str, split: str
+    ) -> None:
+        super().__init__(name, split, class_names, labels)
+        self.files = tuple(files)
+        self._stats = [file.stat() for file in self.files]
+        self._check_files()
+
+    def _check_files(self) -> None:
+        seen: dict[tuple[int, int], Path] = {}
+        for file, stat in zip(self.files, self._stats, strict=True):
+            if stat.st_ino and (other := seen.setdefault((stat.st_dev, stat.st_ino), file)) != file:
+                raise ValueError(f"{self.name} {self.split}: one image file stands in it twice: {other} and {file}")
+
+    def image(self, index: int) -> "Image.Image":
+        """The picture at ``index``, in RGB."""
+        return load_image(self.files[index])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of class names, file names and file sizes."""
+        parts = [f"{file.parent.name}/{file.name}:{stat.st_size}" for file, stat in self._files_and_stats()]
+        return _hash([*self.class_names, *parts], self.labels.numpy().tobytes())
+
+    @property
+    def cache_key(self) -> str:
+        """`fingerprint` with the times of the files."""
+        return _hash([self.fingerprint, *(str(stat.st_mtime_ns) for stat in self._stats)])
+
+    def _files_and_stats(self) -> zip:  # type: ignore[type-arg]
+        return zip(self.files, self._stats, strict=True)
+
+    def content_ids(self) -> NDArray[np.int64]:
+        """For each file the first index at which a file of the same bytes stands."""
+        return _first_equal([hashlib.blake2b(file.read_bytes(), digest_size=16).digest() for file in self.files])
+
+
+def concatenate(parts: Sequence[Dataset], name: str, split: str) -> Dataset:
+    """One data set of several with different classes: all arrays of one size, or all folders."""
+    if len(parts) == 1:
+        return parts[0]
+    names = [class_name for part in parts for class_name in part.class_names]
+    offsets = np.cumsum([0, *(len(part.class_names) for part in parts)])
+    labels = np.concatenate([part.labels.numpy() + offset for part, offset in zip(parts, offsets, strict=False)])
+    if all(isinstance(part, FolderDataset) for part in parts):
+        files = [file for part in parts for file in part.files]  # type: ignore[attr-defined]
+        return FolderDataset(files, labels, names, name, split)
+    if all(isinstance(part, ArrayDataset) for part in parts):
+        images = np.concatenate([part.images for part in parts])  # type: ignore[attr-defined]
+        return ArrayDataset(images, labels, names, name, split)
+    raise ValueError(f"{name}: folders and arrays cannot be joined into one data set")
+
+
+def _check_classes(dataset: Dataset) -> None:
+    title = f"{dataset.name} {dataset.split}".strip()
+    if not dataset.class_names:
+        raise ValueError(f"{title} has no classes")
+    twice = sorted({name for name in dataset.class_names if dataset.class_names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{title} has a class twice: {', '.join(twice)}")
+    empty = [name for name, count in dataset.counts().items() if count == 0]
+    if empty:
+        raise ValueError(f"{title} has classes without images: {', '.join(empty[:5])}")
+
+
+def _first_equal(digests: Sequence[bytes]) -> NDArray[np.int64]:
+    first: dict[bytes, int] = {}
+    return np.array([first.setdefault(digest, index) for index, digest in enumerate(digests)], dtype=np.int64)
+
+
+def _hash(texts: Sequence[str], *buffers: "bytes | memoryview") -> str:
+    digest = hashlib.blake2b("\0".join(texts).encode(), digest_size=12)
+    for buffer in buffers:
+        digest.update(buffer)
+    return digest.hexdigest()

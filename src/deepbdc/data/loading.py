@@ -1,0 +1,210 @@
+"""Find a data set by its name or path, check its splits, and load one of them."""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from deepbdc.data.dataset import ArrayDataset, Dataset, FolderDataset, concatenate
+from deepbdc.data.images import IMAGE_SUFFIXES, BadImage
+
+SPLITS = ("train", "val", "test")
+
+
+def list_datasets() -> list[str]:
+    """Names that `load_dataset` knows: the embedded ``glyphs`` and the benchmarks (which must be prepared once)."""
+    from deepbdc.data import benchmarks
+
+    return benchmarks.names()
+
+
+def load_dataset(
+    name_or_path: str | Path,
+    split: str = "test",
+    *,
+    root: str | Path | None = None,
+    split_file: str | Path | None = None,
+    at_least: int = 1,
+    skip_bad: bool = False,
+) -> Dataset:
+    """Load one split of a data set.
+
+    Args:
+        name_or_path: A name of `list_datasets`; a folder ``train|val|test/class/image``; a folder of classes with a
+            split file; or an ``.npz`` of arrays (``images``, ``labels``, ``class_names``, ``class_split``).
+        split: ``train``, ``val`` or ``test``, or ``all`` for every class there is.
+        root: Where prepared benchmarks lie (default: the environment variable ``DEEPBDC_DATA``, else a cache folder).
+        split_file: JSON ``{"train": [class, ...], "val": [...], "test": [...]}`` for a folder of classes; by default
+            ``splits.json`` in the folder, if there is one.
+        at_least: The fewest images that each class must have.
+        skip_bad: Decode every file of a folder now, and leave out those that are no readable images, with a warning.
+            Otherwise such a file is an error that names it, when it is used.
+
+    Classes are in sorted order. That splits share no class and no image file stands twice is checked.
+    """
+    if split not in (*SPLITS, "all"):
+        raise ValueError(f"split must be one of {', '.join(SPLITS)} or all, got {split!r}")
+    path = Path(name_or_path)
+    if str(name_or_path) in list_datasets():
+        dataset = _load_named(str(name_or_path), split, root)
+    elif path.suffix == ".npz" and path.is_file():
+        dataset = _load_arrays(path, split, path.stem)
+    elif path.is_dir():
+        dataset = _load_folder(path, split, split_file, path.name)
+    else:
+        raise _unknown(name_or_path)
+    if skip_bad and isinstance(dataset, FolderDataset):
+        dataset = _without_bad_files(dataset)
+    for name, count in dataset.counts().items():
+        if count < at_least:
+            raise ValueError(f"{dataset.name} {split}: class {name!r} has {count} images, {at_least} are needed")
+    return dataset
+
+
+def _unknown(name_or_path: str | Path) -> FileNotFoundError:
+    from deepbdc._registry import nearest
+
+    guess = nearest(str(name_or_path), list_datasets())
+    return FileNotFoundError(f"{name_or_path} is neither a data set, nor a folder, nor an .npz file{guess}")
+
+
+def _load_named(name: str, split: str, root: str | Path | None) -> Dataset:
+    from deepbdc.data import benchmarks
+
+    if name == "glyphs":
+        from deepbdc.data.glyphs import glyphs_file
+
+        return _load_arrays(glyphs_file(benchmarks.data_root(root)), split, name)
+    wanted = SPLITS if split == "all" else (split,)
+    sources = dict.fromkeys(source for part in wanted for source in benchmarks.sources(name, part))
+    parts = []
+    for benchmark, part in sources:
+        path = benchmarks.prepared_path(benchmark, root)
+        if not benchmarks.is_prepared(benchmark, root):
+            raise benchmarks.NotPrepared(benchmark, path)
+        load = _load_arrays if path.suffix == ".npz" else _load_split_folder
+        parts.append(load(path, part, benchmark))
+    return concatenate(parts, name, split)
+
+
+def _load_arrays(path: Path, split: str, name: str) -> Dataset:
+    with np.load(path, allow_pickle=False) as file:
+        missing = {"images", "labels", "class_names", "class_split"} - set(file.files)
+        if missing:
+            raise ValueError(f"{path} lacks the arrays {', '.join(sorted(missing))}")
+        images, labels = file["images"], file["labels"].astype(np.int64)
+        class_names, class_split = [str(n) for n in file["class_names"]], [str(s) for s in file["class_split"]]
+    _check_arrays(path, images, labels, class_names, class_split)
+    chosen = [index for index, part in enumerate(class_split) if split in (part, "all")]
+    if not chosen:
+        raise ValueError(f"{path} has no classes in the split {split!r}, only in {', '.join(sorted(set(class_split)))}")
+    new_label = np.full(len(class_names), -1)
+    new_label[chosen] = np.arange(len(chosen))
+    keep = new_label[labels] >= 0
+    colour = _as_colour(images[keep])
+    return ArrayDataset(colour, new_label[labels[keep]], [class_names[index] for index in chosen], name, split)
+
+
+def _check_arrays(
+    path: Path, images: np.ndarray, labels: np.ndarray, class_names: Sequence[str], class_split: Sequence[str]
+) -> None:
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)):
+        raise ValueError(
+            f"{path}: images must be uint8 of shape (n, h, w), (n, h, w, 1) or (n, h, w, 3), "
+            f"got {images.dtype} {images.shape}"
+        )
+    if labels.shape != (len(images),):
+        raise ValueError(f"{path}: {len(images)} images but labels of shape {labels.shape}")
+    if len(class_names) != len(class_split):
+        raise ValueError(f"{path}: {len(class_names)} class names but {len(class_split)} entries in class_split")
+    if len(labels) and not 0 <= labels.min() <= labels.max() < len(class_names):
+        raise ValueError(
+            f"{path}: labels run from {labels.min()} to {labels.max()}, but there are {len(class_names)} class names"
+        )
+
+
+def _as_colour(images: np.ndarray) -> np.ndarray:
+    images = images[..., None] if images.ndim == 3 else images
+    return np.repeat(images, 3, axis=3) if images.shape[3] == 1 else images
+
+
+def _load_folder(path: Path, split: str, split_file: str | Path | None, name: str) -> Dataset:
+    present = [part for part in SPLITS if (path / part).is_dir()]
+    if split_file is None and present:
+        classes = {part: [folder.name for folder in _folders(path / part)] for part in present}
+        _check_disjoint(path, classes)
+        wanted = present if split == "all" else [split]
+        if split != "all" and split not in present:
+            raise ValueError(f"{path} has no folder {split!r}, only {', '.join(present)}")
+        return concatenate([_load_split_folder(path, part, name) for part in wanted], name, split)
+    splits = _read_split_file(path, split_file)
+    if splits is None and split != "all":
+        raise ValueError(
+            f"{path} has neither train, val and test folders nor a splits.json: give a split_file, "
+            "or split='all' for all of its classes"
+        )
+    found = [folder.name for folder in _folders(path)]
+    wanted = found if splits is None or split == "all" else splits.get(split, [])
+    missing = sorted(set(wanted) - set(found))
+    if missing:
+        raise ValueError(f"{path} lacks classes of the split {split!r}: {', '.join(missing[:5])}")
+    return _files_of([path / class_name for class_name in wanted], name, split)
+
+
+def _read_split_file(path: Path, split_file: str | Path | None) -> Mapping[str, list[str]] | None:
+    file = Path(split_file) if split_file is not None else path / "splits.json"
+    if split_file is None and not file.is_file():
+        return None
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON: {error}") from error
+    splits = content.get("splits", content) if isinstance(content, dict) else None
+    lists = {part: splits[part] for part in SPLITS if part in splits} if isinstance(splits, dict) else {}
+    if not lists or not all(isinstance(names, list) for names in lists.values()):
+        raise ValueError(f'{file} must hold {{"train": [class, ...], "val": [...], "test": [...]}}')
+    _check_disjoint(file, lists)
+    return lists
+
+
+def _check_disjoint(where: Path, classes: Mapping[str, Sequence[str]]) -> None:
+    seen: dict[str, str] = {}
+    for part, names in classes.items():
+        for class_name in names:
+            if (other := seen.setdefault(class_name, part)) != part:
+                raise ValueError(f"{where}: class {class_name!r} is in {other} and in {part}; splits share no class")
+
+
+def _load_split_folder(path: Path, split: str, name: str) -> Dataset:
+    return _files_of(_folders(path / split), name, split)
+
+
+def _files_of(folders: Sequence[Path], name: str, split: str) -> Dataset:
+    files, labels = [], []
+    for label, folder in enumerate(folders):
+        found = sorted(file for file in folder.iterdir() if _is_image(file))
+        files += found
+        labels += [label] * len(found)
+    return FolderDataset(files, np.array(labels, dtype=np.int64), [folder.name for folder in folders], name, split)
+
+
+def _without_bad_files(dataset: FolderDataset) -> FolderDataset:
+    good = []
+    for index in range(len(dataset)):
+        try:
+            dataset.image(index)
+            good.append(index)
+        except BadImage as error:
+            warnings.warn(f"left out: {error}", stacklevel=3)
+    files, labels = [dataset.files[index] for index in good], dataset.labels.numpy()[good]
+    return FolderDataset(files, labels, dataset.class_names, dataset.name, dataset.split)
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+
+
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".") and file.is_file()

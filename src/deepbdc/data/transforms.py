@@ -1,0 +1,152 @@
+"""From pictures to tensors, as in the paper: for files one by one, for small arrays in whole batches."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from deepbdc.backbones.base import Preprocessing
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+ImageTransform = Callable[["Image.Image"], Tensor]
+JITTER = 0.4
+
+
+def test_transform(preprocessing: Preprocessing) -> ImageTransform:
+    """Resize the shorter side, crop the centre, normalise: a picture -> ``(3, size, size)``."""
+    from torchvision.transforms import InterpolationMode, v2
+
+    return cast(
+        ImageTransform,
+        v2.Compose(
+            [
+                v2.Resize(preprocessing.resize, interpolation=InterpolationMode(preprocessing.interpolation)),
+                v2.CenterCrop(preprocessing.input_size),
+                *_to_tensor(preprocessing),
+            ]
+        ),
+    )
+
+
+def train_transform(preprocessing: Preprocessing) -> ImageTransform:
+    """Random resized crop, random flip, colour jitter of 0.4, normalise: a picture -> ``(3, size, size)``."""
+    from torchvision.transforms import InterpolationMode, v2
+
+    return cast(
+        ImageTransform,
+        v2.Compose(
+            [
+                v2.RandomResizedCrop(
+                    preprocessing.input_size, interpolation=InterpolationMode(preprocessing.interpolation)
+                ),
+                v2.RandomHorizontalFlip(),
+                v2.ColorJitter(brightness=JITTER, contrast=JITTER, saturation=JITTER),
+                *_to_tensor(preprocessing),
+            ]
+        ),
+    )
+
+
+def _to_tensor(preprocessing: Preprocessing) -> list[torch.nn.Module]:
+    from torchvision.transforms import v2
+
+    return [
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(list(preprocessing.mean), list(preprocessing.std)),
+        v2.ToPureTensor(),
+    ]
+
+
+class BatchTestTransform:
+    """`test_transform` for a batch of uint8 arrays of one size: ``(n, h, w, 3) -> (n, 3, size, size)``."""
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        self.preprocessing = preprocessing
+
+    def __call__(self, images: NDArray[np.uint8]) -> Tensor:
+        """Transform a batch."""
+        from torchvision.transforms import InterpolationMode
+        from torchvision.transforms.v2 import functional as v2
+
+        batch = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
+        chosen = self.preprocessing
+        if min(batch.shape[2:]) != chosen.resize:
+            batch = v2.resize(batch, [chosen.resize], interpolation=InterpolationMode(chosen.interpolation))
+        batch = v2.center_crop(batch, [chosen.input_size])
+        return normalise(batch.float() / 255, chosen)
+
+
+class BatchTrainTransform:
+    """`train_transform` for a batch of uint8 arrays of one size, every image with draws of its own.
+
+    The crop is sampled bilinearly in one step for the whole batch, and the three jitters come in the fixed order
+    brightness, contrast, saturation (torchvision draws an order for each image).
+    """
+
+    def __init__(self, preprocessing: Preprocessing, generator: torch.Generator | None = None) -> None:
+        self.preprocessing = preprocessing
+        self.generator = generator
+
+    def __call__(self, images: NDArray[np.uint8]) -> Tensor:
+        """Transform a batch."""
+        batch = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float() / 255
+        boxes, flips = self._crops(len(batch), batch.shape[2], batch.shape[3])
+        batch = crop_and_resize(batch, boxes, flips, self.preprocessing.input_size)
+        factors = 1 + JITTER * (2 * self._uniform(3, len(batch)) - 1)
+        return normalise(colour_jitter(batch, *factors), self.preprocessing)
+
+    def _uniform(self, *shape: int) -> Tensor:
+        return torch.rand(*shape, generator=self.generator)
+
+    def _crops(self, count: int, height: int, width: int) -> tuple[Tensor, Tensor]:
+        """Boxes (top, left, height, width) ``(n, 4)`` of 8-100 % of the area and aspect 3/4-4/3, and flips ``(n,)``."""
+        area = height * width * (0.08 + 0.92 * self._uniform(count))
+        aspect = torch.exp((2 * self._uniform(count) - 1) * float(np.log(4 / 3)))
+        tall = (area / aspect).sqrt().clamp(max=height)
+        wide = (area * aspect).sqrt().clamp(max=width)
+        top = self._uniform(count) * (height - tall)
+        left = self._uniform(count) * (width - wide)
+        return torch.stack([top, left, tall, wide], dim=1), self._uniform(count) < 0.5
+
+
+def crop_and_resize(batch: Tensor, boxes: Tensor, flips: Tensor, size: int) -> Tensor:
+    """Cut the box (top, left, height, width; in pixels) out of each image and scale it to ``(n, 3, size, size)``."""
+    height, width = batch.shape[2:]
+    top, left, tall, wide = boxes.unbind(dim=1)
+    theta = torch.zeros(len(batch), 2, 3)
+    theta[:, 0, 0] = wide / width * torch.where(flips, -1.0, 1.0)
+    theta[:, 0, 2] = (2 * left + wide) / width - 1
+    theta[:, 1, 1] = tall / height
+    theta[:, 1, 2] = (2 * top + tall) / height - 1
+    grid = functional.affine_grid(theta, [len(batch), 3, size, size], align_corners=False)
+    return functional.grid_sample(batch, grid, padding_mode="border", align_corners=False)
+
+
+def colour_jitter(batch: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor) -> Tensor:
+    """Blend each image ``(n, 3, h, w)`` with black, with its mean grey, and with its grey picture, in this order."""
+
+    def blend(images: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:
+        factor = factor[:, None, None, None]
+        return (factor * images + (1 - factor) * other).clamp(0, 1)
+
+    batch = blend(batch, 0.0, brightness)
+    batch = blend(batch, _grey(batch).mean(dim=(1, 2, 3), keepdim=True), contrast)
+    return blend(batch, _grey(batch), saturation)
+
+
+def _grey(batch: Tensor) -> Tensor:
+    weights = torch.tensor([0.2989, 0.587, 0.114], dtype=batch.dtype, device=batch.device)
+    return (batch * weights[:, None, None]).sum(dim=1, keepdim=True)
+
+
+def normalise(batch: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """(colour - mean) / std for a batch ``(n, 3, h, w)`` of colours in [0, 1]."""
+    mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
+    return (batch - mean[:, None, None]) / std[:, None, None]

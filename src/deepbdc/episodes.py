@@ -1,0 +1,232 @@
+"""Episodes: which images are support and which are query. Indices and labels only, never pixels."""
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+Indices = NDArray[np.int64]
+Range = int | tuple[int, int]
+
+
+class Labelled(Protocol):
+    """What is asked of a data set here."""
+
+    class_names: tuple[str, ...]
+    labels: Tensor
+
+    @property
+    def fingerprint(self) -> str:
+        """Says whether two data sets are the same."""
+
+    def content_ids(self) -> Indices:
+        """For each image the first index at which the same content stands."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One task: indices of support and query images with their labels 0..way-1, and the classes those stand for."""
+
+    support: Indices
+    support_labels: Indices
+    query: Indices
+    query_labels: Indices
+    classes: Indices
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(way, support images, query images)."""
+        return len(self.classes), len(self.support), len(self.query)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How episodes were drawn; with the data set, it determines them."""
+
+    way: Range
+    shot: Range
+    query: int
+    count: int
+    seed: int
+    unbalanced: bool = False
+    distinct_content: bool = False
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """A list of episodes, how they were drawn, and from what."""
+
+    items: tuple[Episode, ...]
+    settings: Settings
+    data_fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[Episode]:
+        return iter(self.items)
+
+    def __getitem__(self, index: int) -> Episode:
+        return self.items[index]
+
+    def check(self, dataset: Labelled) -> None:
+        """Raise if these episodes were drawn from another data set."""
+        if dataset.fingerprint != self.data_fingerprint:
+            raise ValueError(
+                f"these episodes were drawn from another data set: its fingerprint is {self.data_fingerprint}, "
+                f"this one's is {dataset.fingerprint}"
+            )
+
+    def save(self, path: str | Path) -> None:
+        """Write the episodes into one small file."""
+        header = {"settings": asdict(self.settings), "data_fingerprint": self.data_fingerprint}
+        columns = {
+            name: np.concatenate([getattr(episode, name) for episode in self.items]).astype(np.int32)
+            for name in _COLUMNS
+        }
+        sizes = np.array([episode.shape for episode in self.items], dtype=np.int32)
+        buffer = io.BytesIO()
+        arrays: dict[str, Any] = {"header": np.array(json.dumps(header)), "sizes": sizes, **columns}
+        np.savez_compressed(buffer, **arrays)
+        temporary = Path(f"{path}.{os.getpid()}.tmp")
+        temporary.write_bytes(buffer.getvalue())
+        os.replace(temporary, path)
+
+    @staticmethod
+    def load(path: str | Path) -> "Episodes":
+        """Read what `save` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                header, sizes = json.loads(str(file["header"])), file["sizes"]
+                columns = {name: file[name].astype(np.int64) for name in _COLUMNS}
+        except (ValueError, KeyError, OSError, EOFError) as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise ValueError(f"{path} is not a file of episodes: {error}") from error
+        ends = {name: np.cumsum(sizes[:, column])[:-1] for name, column in _COLUMNS.items()}
+        parts = {name: np.split(columns[name], ends[name]) for name in _COLUMNS}
+        items = tuple(Episode(**{name: parts[name][index] for name in _COLUMNS}) for index in range(len(sizes)))
+        given: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in header["settings"].items()
+        }
+        return Episodes(items, Settings(**given), header["data_fingerprint"])
+
+
+_COLUMNS = {"classes": 0, "support": 1, "support_labels": 1, "query": 2, "query_labels": 2}  # -> column of the sizes
+
+
+def sample_episodes(
+    dataset: Labelled,
+    way: Range = 5,
+    shot: Range = 1,
+    query: int = 15,
+    count: int = 2000,
+    seed: int = 0,
+    *,
+    unbalanced: bool = False,
+    distinct_content: bool = False,
+) -> Episodes:
+    """Draw episodes: uniformly over classes, then over their images, without replacement.
+
+    Each episode has a random stream of its own, made of ``seed`` and its number by an algorithm that is the same
+    everywhere: the same seed gives the same episodes on every machine, and the first 100 of 2,000 are those of 100.
+
+    Args:
+        dataset: The split to draw from.
+        way: Classes an episode, or an inclusive range ``(fewest, most)`` to draw from.
+        shot: Support images a class, or an inclusive range.
+        query: Query images a class.
+        count: How many episodes.
+        seed: Any non-negative integer.
+        unbalanced: Share the way · query query images among the classes at random (each share equally likely).
+        distinct_content: Take of images with the same content only the first (reads all images once).
+    """
+    settings = Settings(way, shot, query, count, seed, unbalanced, distinct_content)
+    members = _members(dataset, distinct_content)
+    _check_settings(settings, dataset.class_names, members)
+    items = tuple(_draw(settings, members, number) for number in range(count))
+    return Episodes(items, settings, dataset.fingerprint)
+
+
+def _members(dataset: Labelled, distinct_content: bool) -> list[Indices]:
+    """The image indices of each class."""
+    labels = dataset.labels.numpy()
+    usable = np.ones(len(labels), dtype=bool)
+    if distinct_content:
+        usable = dataset.content_ids() == np.arange(len(labels))
+    return [np.flatnonzero((labels == label) & usable) for label in range(len(dataset.class_names))]
+
+
+def _check_settings(settings: Settings, class_names: tuple[str, ...], members: list[Indices]) -> None:
+    for name in ("way", "shot"):
+        fewest, most = _range(getattr(settings, name))
+        if not 1 <= fewest <= most:
+            raise ValueError(f"{name} must be at least 1, or a range (fewest, most), got {getattr(settings, name)}")
+    if settings.query < 1 or settings.count < 1 or settings.seed < 0:
+        given = f"{settings.query}, {settings.count} and {settings.seed}"
+        raise ValueError(f"query and count must be at least 1 and seed at least 0, got {given}")
+    way, shot = _range(settings.way)[1], _range(settings.shot)[1]
+    if way > len(members):
+        raise ValueError(f"{way}-way episodes need {way} classes, but the data set has {len(members)}")
+    for class_name, images in zip(class_names, members, strict=True):
+        if len(images) < shot + settings.query:
+            raise ValueError(
+                f"class {class_name!r} has {len(images)} images, but {shot} for support + {settings.query} for query "
+                f"= {shot + settings.query} are asked"
+            )
+
+
+def _draw(settings: Settings, members: list[Indices], number: int) -> Episode:
+    stream = np.random.Philox(key=[settings.seed, number])
+    way = _between(stream, _range(settings.way))
+    shot = _between(stream, _range(settings.shot))
+    classes = _choose(stream, np.arange(len(members)), way)
+    queries = _shares(stream, settings, [len(members[c]) - shot for c in classes])
+    support, query = [], []
+    for label, queries_of_class in zip(classes, queries, strict=True):
+        images = _choose(stream, members[label], shot + queries_of_class)
+        support.append(images[:shot])
+        query.append(images[shot:])
+    return Episode(
+        support=np.concatenate(support),
+        support_labels=np.repeat(np.arange(way), shot),
+        query=np.concatenate(query),
+        query_labels=np.repeat(np.arange(way), queries),
+        classes=classes,
+    )
+
+
+def _choose(stream: np.random.Philox, values: Indices, count: int) -> Indices:
+    """``count`` of the values in random order: those with the smallest of as many random keys."""
+    return values[np.argsort(stream.random_raw(len(values)), kind="stable")[:count]]
+
+
+def _between(stream: np.random.Philox, limits: tuple[int, int]) -> int:
+    fewest, most = limits
+    return fewest if fewest == most else fewest + int(stream.random_raw()) % (most - fewest + 1)
+
+
+def _shares(stream: np.random.Philox, settings: Settings, available: list[int]) -> list[int]:
+    """Query images of each class: equal, or cut at random places. What a class does not have, the next ones give."""
+    way, total = len(available), len(available) * settings.query
+    if not settings.unbalanced:
+        return [settings.query] * way
+    cuts = np.sort(stream.random_raw(way - 1) % np.uint64(total + 1)).astype(np.int64)
+    shares = [int(share) for share in np.diff(np.concatenate([[0], cuts, [total]]))]
+    surplus = 0
+    for label in [*range(way), *range(way)]:
+        wanted = shares[label] + surplus
+        shares[label] = min(wanted, available[label])
+        surplus = wanted - shares[label]
+    return shares
+
+
+def _range(value: Range) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))

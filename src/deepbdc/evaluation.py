@@ -1,0 +1,210 @@
+"""Evaluate a method on thousands of episodes: embed every image once, then score the episodes in batches."""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from deepbdc.data.dataset import Dataset
+from deepbdc.episodes import Episode, Episodes, Range, sample_episodes
+from deepbdc.feature_bank import BUDGET, FeatureBank, build_bank
+from deepbdc.methods.base import Method
+
+_NUMBERS_AT_A_TIME = 2**25  # of representations in a batch of episodes: 128 MB
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationResult:
+    """What came out, and everything that is needed to say of what."""
+
+    accuracies: NDArray[np.float64] = field(repr=False)  # of each episode, in percent
+    way: Range
+    shot: Range
+    query: int
+    seed: int
+    dataset: str
+    split: str
+    classifier: str
+    transductive: bool
+    kept: str
+    seconds: float
+    data_fingerprint: str
+    weights_fingerprint: str
+    episodes_fingerprint: str
+    class_names: tuple[str, ...] = field(default=(), repr=False)
+    confusion: NDArray[np.int64] | None = field(default=None, repr=False)  # (true class, predicted class)
+
+    @property
+    def mean(self) -> float:
+        """The mean accuracy, in percent."""
+        return float(self.accuracies.mean())
+
+    @property
+    def ci95(self) -> float:
+        """Half the width of the 95 % interval of the mean, 1.96 · std / √n."""
+        return float(1.96 * self.accuracies.std() / np.sqrt(len(self.accuracies)))
+
+    @property
+    def class_accuracies(self) -> dict[str, float]:
+        """The share of right answers for each class, in percent; needs ``evaluate(..., confusion=True)``."""
+        if self.confusion is None:
+            raise ValueError("this result has no confusion matrix: evaluate(..., confusion=True) makes one")
+        right, total = self.confusion.diagonal(), self.confusion.sum(axis=1)
+        values = 100 * right / np.maximum(total, 1)
+        return {name: float(value) for name, value in zip(self.class_names, values, strict=True)}
+
+    def compare(self, other: "EvaluationResult") -> "Comparison":
+        """How much better this result is than another on the same episodes."""
+        if self.episodes_fingerprint != other.episodes_fingerprint:
+            raise ValueError("the two results are of different episodes: a paired comparison needs the same ones")
+        from scipy.stats import ttest_rel
+
+        differences = self.accuracies - other.accuracies
+        p_value = 1.0 if not differences.any() else float(ttest_rel(self.accuracies, other.accuracies).pvalue)
+        interval = 1.96 * differences.std() / np.sqrt(len(differences))
+        return Comparison(float(differences.mean()), float(interval), p_value)
+
+    def save(self, path: str | Path) -> None:
+        """Write the result as JSON."""
+        content = asdict(self) | {"mean": self.mean, "ci95": self.ci95}
+        text = json.dumps({key: v.tolist() if isinstance(v, np.ndarray) else v for key, v in content.items()}, indent=1)
+        temporary = Path(f"{path}.{os.getpid()}.tmp")
+        temporary.write_text(text + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+
+    @staticmethod
+    def load(path: str | Path) -> "EvaluationResult":
+        """Read what `save` wrote."""
+        content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        for derived in ("mean", "ci95"):
+            content.pop(derived, None)
+        for name in ("way", "shot", "class_names"):
+            content[name] = tuple(content[name]) if isinstance(content[name], list) else content[name]
+        confusion = content["confusion"]
+        content["accuracies"] = np.array(content["accuracies"])
+        content["confusion"] = None if confusion is None else np.array(confusion)
+        return EvaluationResult(**content)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.ci95:.2f}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A paired difference of accuracies in percent, with its 95 % interval and the p-value of a paired t-test."""
+
+    difference: float
+    ci95: float
+    p_value: float
+
+
+def evaluate(
+    method: Method,
+    dataset: Dataset,
+    way: Range = 5,
+    shot: Range = 1,
+    query: int = 15,
+    episodes: int | Episodes = 2000,
+    seed: int = 0,
+    *,
+    bank: FeatureBank | None = None,
+    batch_size: int = 128,
+    device: str | torch.device = "cpu",
+    budget: int = BUDGET,
+    cache: str | Path | None = None,
+    progress: bool = False,
+    confusion: bool = False,
+) -> EvaluationResult:
+    """Evaluate a method on episodes of a data set.
+
+    Args:
+        method: An embedding and a classifier.
+        dataset: The split to draw episodes from.
+        way: Classes an episode.
+        shot: Support images a class.
+        query: Query images a class.
+        episodes: How many, or episodes drawn before (then way, shot, query and seed are theirs).
+        seed: Of the episodes: the same seed gives the same ones to every method.
+        bank: Features made before by `build_bank`; otherwise they are made now.
+        batch_size, device, budget, cache, progress: As for `build_bank`.
+        confusion: Also count which class was taken for which.
+    """
+    start = time.perf_counter()
+    if isinstance(episodes, int):
+        episodes = sample_episodes(dataset, way, shot, query, episodes, seed)
+    episodes.check(dataset)
+    if bank is None:
+        options: dict[str, Any] = {"batch_size": batch_size, "device": device, "budget": budget, "cache": cache}
+        bank = build_bank(method.embedding, dataset, **options, progress=progress)
+    if bank.data_fingerprint != dataset.fingerprint:
+        raise ValueError("the feature bank was made of another data set")
+    accuracies, counts = _score(method, bank, episodes, len(dataset.class_names))
+    settings = episodes.settings
+    return EvaluationResult(
+        accuracies=accuracies,
+        way=settings.way,
+        shot=settings.shot,
+        query=settings.query,
+        seed=settings.seed,
+        dataset=dataset.name,
+        split=dataset.split,
+        classifier=repr(method.classifier),
+        transductive=bool(getattr(method.classifier, "transductive", False)),
+        kept=bank.kept,
+        seconds=time.perf_counter() - start,
+        data_fingerprint=bank.data_fingerprint,
+        weights_fingerprint=bank.weights_fingerprint,
+        episodes_fingerprint=_episodes_fingerprint(episodes),
+        class_names=dataset.class_names,
+        confusion=counts if confusion else None,
+    )
+
+
+def _score(
+    method: Method, bank: FeatureBank, episodes: Episodes, classes: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Accuracy of each episode in percent ``(episodes,)``, and counts of (true, predicted) classes."""
+    accuracies, counts = [], np.zeros((classes, classes), dtype=np.int64)
+    numbers = bank.rows(np.arange(1)).numel()
+    for batch in _batches(episodes, numbers):
+        support, query = (
+            bank.rows(indices.reshape(-1)).unflatten(0, indices.shape)
+            for indices in (_stack(batch, "support"), _stack(batch, "query"))
+        )
+        with torch.inference_mode():
+            scores = method.classify(support, torch.from_numpy(_stack(batch, "support_labels")), query)
+        predicted, true = scores.argmax(dim=-1).cpu().numpy(), _stack(batch, "query_labels")
+        accuracies.append(100 * (predicted == true).mean(axis=1))
+        named = _stack(batch, "classes")
+        pairs = (np.take_along_axis(named, true, 1), np.take_along_axis(named, predicted, 1))
+        np.add.at(counts, pairs, 1)
+    return np.concatenate(accuracies), counts
+
+
+def _batches(episodes: Episodes, numbers: int) -> Iterator[list[Episode]]:
+    """Runs of episodes of one shape, few enough for the memory."""
+    for shape, run in groupby(episodes, key=lambda episode: episode.shape):
+        most = max(1, _NUMBERS_AT_A_TIME // ((shape[1] + shape[2]) * numbers))
+        members = list(run)
+        for start in range(0, len(members), most):
+            yield members[start : start + most]
+
+
+def _stack(batch: Sequence[Episode], name: str) -> NDArray[np.int64]:
+    return np.stack([getattr(episode, name) for episode in batch])
+
+
+def _episodes_fingerprint(episodes: Episodes) -> str:
+    digest = hashlib.blake2b(episodes.data_fingerprint.encode(), digest_size=12)
+    for episode in episodes:
+        digest.update(episode.support.tobytes() + episode.query.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,153 @@
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepbdc.data.dataset import ArrayDataset
+from deepbdc.episodes import Episode, Episodes, sample_episodes
+
+
+def dataset(classes: int = 8, images: int = 20, copies: int = 0) -> ArrayDataset:
+    """Every image different, but for ``copies`` of the first one in each class."""
+    n = classes * images
+    pixels = np.arange(n * 12, dtype=np.uint32).view(np.uint8).reshape(n, 4, 4, 3).copy()
+    for start in range(0, n, images):
+        pixels[start + 1 : start + 1 + copies] = pixels[start]
+    names = [f"class {label}" for label in range(classes)]
+    return ArrayDataset(pixels, np.repeat(np.arange(classes), images), names, "made", "test")
+
+
+DATA = dataset()
+
+
+def digest(episodes: Episodes) -> str:
+    content = b"".join(getattr(e, n).astype("<i8").tobytes() for e in episodes for n in ("classes", "support", "query"))
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def check(episode: Episode, way: int, shot: int, total_query: int) -> None:
+    labels = DATA.labels.numpy()
+    assert episode.shape == (way, way * shot, total_query)
+    assert len(set(episode.classes.tolist())) == way
+    chosen = [*episode.support.tolist(), *episode.query.tolist()]
+    assert len(set(chosen)) == len(chosen), "an image is drawn twice"
+    assert np.array_equal(episode.classes[episode.support_labels], labels[episode.support])
+    assert np.array_equal(episode.classes[episode.query_labels], labels[episode.query])
+    assert np.bincount(episode.support_labels, minlength=way).tolist() == [shot] * way
+
+
+@given(way=st.integers(1, 8), shot=st.integers(1, 5), query=st.integers(1, 15), seed=st.integers(0, 2**40))
+def test_episodes_are_what_they_should_be(way: int, shot: int, query: int, seed: int) -> None:
+    for episode in sample_episodes(DATA, way, shot, query, count=3, seed=seed):
+        check(episode, way, shot, way * query)
+        assert np.bincount(episode.query_labels).tolist() == [query] * way
+
+
+def test_the_same_on_every_machine() -> None:
+    """Known values: a change of them would silently change everybody's episodes."""
+    episode = sample_episodes(DATA, way=3, shot=1, query=2, count=2, seed=7)[1]
+    again = sample_episodes(DATA, way=3, shot=1, query=2, count=9, seed=7)[1]
+    assert digest(sample_episodes(DATA, way=5, shot=1, query=15, count=50, seed=0)) == "52bafce6a6250278"
+    assert episode.support.tolist() == again.support.tolist(), "the first episodes do not depend on how many follow"
+    assert digest(sample_episodes(DATA, seed=1, count=5)) != digest(sample_episodes(DATA, seed=2, count=5))
+
+
+def test_uniform_over_classes_and_images() -> None:
+    episodes = sample_episodes(DATA, way=4, shot=1, query=3, count=3000, seed=0)
+    classes = np.bincount(np.concatenate([e.classes for e in episodes]), minlength=8)
+    assert np.abs(classes / classes.mean() - 1).max() < 0.1
+    for name, each in (("support", 3000 * 4 / 160), ("query", 3000 * 12 / 160)):
+        images = np.bincount(np.concatenate([getattr(e, name) for e in episodes]), minlength=160)
+        assert np.abs(images / each - 1).max() < 0.6
+        assert images.std() < 1.3 * np.sqrt(each)
+    first = np.bincount([e.classes[0] for e in episodes], minlength=8)
+    assert np.abs(first / 375 - 1).max() < 0.25, "also which class gets which label"
+
+
+@given(seed=st.integers(0, 2**31))
+def test_variable_way_and_shot(seed: int) -> None:
+    for episode in sample_episodes(DATA, way=(2, 6), shot=(1, 3), query=4, count=5, seed=seed):
+        way = len(episode.classes)
+        shot = len(episode.support) // way
+        assert 2 <= way <= 6
+        assert 1 <= shot <= 3
+        check(episode, way, shot, 4 * way)
+
+
+def test_all_ways_and_shots_of_a_range_occur() -> None:
+    shapes = {e.shape[:2] for e in sample_episodes(DATA, way=(2, 3), shot=(1, 2), query=1, count=100)}
+    assert shapes == {(2, 2), (2, 4), (3, 3), (3, 6)}
+
+
+@given(seed=st.integers(0, 2**31), query=st.integers(1, 19))
+def test_unbalanced_queries(seed: int, query: int) -> None:
+    for episode in sample_episodes(DATA, way=4, shot=1, query=query, count=5, seed=seed, unbalanced=True):
+        check(episode, 4, 1, 4 * query)
+
+
+def test_unbalanced_queries_are_unbalanced() -> None:
+    episodes = sample_episodes(DATA, way=4, query=4, count=50, unbalanced=True)
+    shares = {tuple(np.bincount(e.query_labels, minlength=4)) for e in episodes}
+    assert len(shares) > 30
+    assert any(0 in share for share in shares)
+
+
+def test_distinct_content() -> None:
+    with_copies = dataset(images=20, copies=10)
+    pixels = with_copies.images
+
+    def repeats(episodes: Episodes) -> int:
+        return sum(
+            len(e.support) + len(e.query) - len({pixels[i].tobytes() for i in (*e.support, *e.query)}) for e in episodes
+        )
+
+    assert repeats(sample_episodes(with_copies, query=5, count=20)) > 0
+    assert repeats(sample_episodes(with_copies, query=5, count=20, distinct_content=True)) == 0
+    with pytest.raises(ValueError, match="class 'class 0' has 10 images"):
+        sample_episodes(with_copies, query=15, count=1, distinct_content=True)
+
+
+@pytest.mark.parametrize("way", [5, (2, 6)])
+def test_save_and_load(tmp_path: Path, way: int | tuple[int, int]) -> None:
+    episodes = sample_episodes(DATA, way=way, shot=2, query=3, count=40, seed=5)
+    episodes.save(tmp_path / "episodes.npz")
+    again = Episodes.load(tmp_path / "episodes.npz")
+    assert again.settings == episodes.settings
+    assert again.data_fingerprint == episodes.data_fingerprint
+    assert len(again) == 40
+    for one, other in zip(episodes, again, strict=True):
+        for name in ("classes", "support", "support_labels", "query", "query_labels"):
+            assert np.array_equal(getattr(one, name), getattr(other, name))
+    again.check(DATA)
+    with pytest.raises(ValueError, match="another data set"):
+        again.check(dataset(classes=9))
+    assert (tmp_path / "episodes.npz").stat().st_size < 20_000
+    assert [file.name for file in tmp_path.iterdir()] == ["episodes.npz"]
+
+
+def test_other_files_are_answered_in_words(tmp_path: Path) -> None:
+    (tmp_path / "x.npz").write_bytes(b"noise")
+    with pytest.raises(ValueError, match="is not a file of episodes"):
+        Episodes.load(tmp_path / "x.npz")
+    with pytest.raises(FileNotFoundError):
+        Episodes.load(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shot": 6}, r"class 'class 0' has 20 images, but 6 for support \+ 15 for query = 21 are asked"),
+        ({"way": 9}, "9-way episodes need 9 classes, but the data set has 8"),
+        ({"way": 0}, "way must be at least 1"),
+        ({"shot": (3, 2)}, "shot must be at least 1, or a range"),
+        ({"query": 0}, "query and count must be at least 1"),
+        ({"count": 0}, "query and count must be at least 1"),
+        ({"seed": -1}, "seed at least 0"),
+    ],
+)
+def test_mistakes(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sample_episodes(DATA, **options)

@@ -1,0 +1,158 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from deepbdc import BDCPool, Embedding, create_backbone
+from deepbdc.backbones.base import Preprocessing
+from deepbdc.classifiers import create_classifier
+from deepbdc.data.dataset import ArrayDataset
+from deepbdc.embedding import pixel_embedding
+from deepbdc.episodes import sample_episodes
+from deepbdc.evaluation import EvaluationResult, evaluate
+from deepbdc.feature_bank import build_bank
+from deepbdc.methods import Method
+
+
+def dataset(classes: int = 7, images: int = 20, noise: float = 60, seed: int = 0) -> ArrayDataset:
+    """Each class is a picture with noise."""
+    generator = np.random.default_rng(seed)
+    means = generator.uniform(0, 255, (classes, 1, 16, 16, 3))
+    pixels = means + generator.normal(0, noise, (classes, images, 16, 16, 3))
+    pixels = np.clip(pixels, 0, 255).astype(np.uint8).reshape(-1, 16, 16, 3)
+    return ArrayDataset(
+        pixels, np.repeat(np.arange(classes), images), [f"c{i}" for i in range(classes)], "made", "test"
+    )
+
+
+DATA = dataset(noise=250)
+
+
+def network() -> Embedding:
+    torch.manual_seed(0)
+    return Embedding(create_backbone("conv4", width=0.25), BDCPool(16), Preprocessing(16, 16)).eval()
+
+
+def method(name: str = "prototype", embedding: Embedding | None = None) -> Method:
+    return Method(embedding or network(), create_classifier(name))
+
+
+@pytest.mark.parametrize("name", ["prototype", "logistic"])
+def test_equals_embedding_and_classifying_episode_by_episode(name: str) -> None:
+    tried = method(name)
+    result = evaluate(tried, DATA, way=5, shot=2, query=6, episodes=40, seed=3)
+    chosen = tried.embedding.preprocessing
+    mean, std = (torch.tensor(values)[:, None, None] for values in (chosen.mean, chosen.std))
+    expected = []
+    for episode in sample_episodes(DATA, way=5, shot=2, query=6, count=40, seed=3):
+        images = [torch.from_numpy(DATA.images[indices]) for indices in (episode.support, episode.query)]
+        support, query = ((part.permute(0, 3, 1, 2) / 255 - mean) / std for part in images)
+        with torch.no_grad():
+            scores = tried.classify(tried.embed(support), torch.from_numpy(episode.support_labels), tried.embed(query))
+        expected.append(100 * (scores.argmax(1).numpy() == episode.query_labels).mean())
+    assert result.accuracies.tolist() == pytest.approx(expected)
+    assert 20 < result.mean < 100, "neither chance nor trivial, so the comparison says something"
+
+
+def test_mean_and_interval_are_the_textbooks() -> None:
+    result = evaluate(method(), DATA, episodes=50)
+    values = result.accuracies.tolist()
+    average = sum(values) / 50
+    deviation = math.sqrt(sum((v - average) ** 2 for v in values) / 50)
+    assert result.mean == pytest.approx(average)
+    assert result.ci95 == pytest.approx(1.96 * deviation / math.sqrt(50))
+    assert result.accuracies.shape == (50,)
+    assert str(result) == f"{average:.2f} ± {result.ci95:.2f}"
+
+
+def test_result_says_of_what_it_is() -> None:
+    result = evaluate(method(), DATA, way=3, shot=2, query=4, episodes=10, seed=9)
+    assert (result.way, result.shot, result.query, result.seed) == (3, 2, 4, 9)
+    assert (result.dataset, result.split) == ("made", "test")
+    assert result.data_fingerprint == DATA.fingerprint
+    assert result.transductive is False
+    assert "prototype" in result.classifier.lower()
+    assert result.seconds > 0
+    with pytest.raises(AttributeError):
+        result.way = 4  # type: ignore[misc]
+
+
+def test_bank_and_stored_episodes_serve_many_evaluations() -> None:
+    embedding = network()
+    bank = build_bank(embedding, DATA)
+    episodes = sample_episodes(DATA, way=(2, 4), shot=(1, 3), query=3, count=30, unbalanced=True)
+    results = [
+        evaluate(method(name, embedding), DATA, episodes=episodes, bank=bank) for name in ("prototype", "logistic")
+    ]
+    assert results[0].episodes_fingerprint == results[1].episodes_fingerprint
+    assert all(result.accuracies.shape == (30,) for result in results)
+    alone = evaluate(method("prototype", embedding), DATA, episodes=episodes)
+    assert alone.accuracies.tolist() == results[0].accuracies.tolist()
+
+
+def test_batches_of_episodes_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = evaluate(method(), DATA, episodes=20)
+    monkeypatch.setattr("deepbdc.evaluation._NUMBERS_AT_A_TIME", 1)
+    assert evaluate(method(), DATA, episodes=20).accuracies.tolist() == whole.accuracies.tolist()
+
+
+def test_a_smaller_bank_gives_the_same_result() -> None:
+    torch.manual_seed(0)
+    backbone = create_backbone("conv4", width=0.25, removed_downsamplings=1)
+    embedding = Embedding(backbone, BDCPool(16), Preprocessing(16, 16)).eval()  # 136 numbers; the map has 16 × 2 × 2
+    whole = evaluate(method(embedding=embedding), DATA, episodes=20)
+    small = evaluate(method(embedding=embedding), DATA, episodes=20, budget=len(DATA) * 64 * 4)
+    assert (whole.kept, small.kept) == ("representations, float32", "reduced maps, float32")
+    assert small.accuracies.tolist() == whole.accuracies.tolist()
+
+
+def test_confusion_counts_every_query() -> None:
+    result = evaluate(method(), DATA, way=5, query=6, episodes=30, confusion=True)
+    assert result.confusion is not None
+    assert result.confusion.sum() == 30 * 5 * 6
+    right = result.confusion.diagonal().sum() / result.confusion.sum()
+    assert 100 * right == pytest.approx(result.mean)
+    weights = result.confusion.sum(axis=1)
+    by_class = np.array(list(result.class_accuracies.values()))
+    assert (by_class * weights).sum() / weights.sum() == pytest.approx(result.mean)
+    with pytest.raises(ValueError, match="confusion=True"):
+        _ = evaluate(method(), DATA, episodes=2).class_accuracies
+
+
+def test_compare_is_a_paired_test() -> None:
+    first = evaluate(method(), DATA, episodes=60)
+    second = evaluate(method(embedding=pixel_embedding(16)), DATA, episodes=60)
+    found = first.compare(second)
+    differences = first.accuracies - second.accuracies
+    assert found.difference == pytest.approx(first.mean - second.mean)
+    assert found.ci95 == pytest.approx(1.96 * differences.std() / math.sqrt(60))
+    assert found.p_value == pytest.approx(stats.ttest_1samp(differences, 0).pvalue)
+    assert first.compare(first).difference == 0
+    assert first.compare(first).p_value == 1
+    with pytest.raises(ValueError, match="different episodes"):
+        first.compare(evaluate(method(), DATA, episodes=60, seed=1))
+
+
+@pytest.mark.parametrize("confusion", [False, True])
+def test_save_and_load(confusion: bool, tmp_path: Path) -> None:
+    result = evaluate(method(), DATA, way=(2, 3), episodes=10, confusion=confusion)
+    result.save(tmp_path / "result.json")
+    again = EvaluationResult.load(tmp_path / "result.json")
+    assert again.accuracies.tolist() == result.accuracies.tolist()
+    assert (again.way, again.classifier) == (result.way, result.classifier)
+    assert (again.mean, again.ci95) == (result.mean, result.ci95)
+    assert (again.confusion is None) == (not confusion)
+    assert again.compare(result).difference == 0
+
+
+def test_mistakes() -> None:
+    with pytest.raises(ValueError, match="class 'c0' has 20 images, but 6 for support"):
+        evaluate(method(), DATA, shot=6)
+    other = dataset(seed=1)
+    with pytest.raises(ValueError, match="drawn from another data set"):
+        evaluate(method(), DATA, episodes=sample_episodes(other, count=2))
+    with pytest.raises(ValueError, match="bank was made of another data set"):
+        evaluate(method(), DATA, episodes=2, bank=build_bank(network(), other))
