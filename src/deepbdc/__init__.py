@@ -13,7 +13,12 @@ from deepbdc import _torchvision_operators
 if TYPE_CHECKING:
     from deepbdc.backbones import create_backbone, list_backbones
     from deepbdc.bdc import bd_correlation, bdc, bdc_matrix, bdc_vector, distance_matrix, double_center
+    from deepbdc.classifiers import create_classifier, list_classifiers
+    from deepbdc.data.loading import list_datasets, load_dataset
     from deepbdc.embedding import Embedding
+    from deepbdc.episodes import sample_episodes
+    from deepbdc.evaluation import evaluate
+    from deepbdc.methods import Method
     from deepbdc.pooling import BDCPool
     from deepbdc.released import load_released_checkpoint
 
@@ -22,29 +27,43 @@ __version__ = "0.1.0"
 __all__ = [
     "BDCPool",
     "Embedding",
+    "Method",
     "bd_correlation",
     "bdc",
     "bdc_matrix",
     "bdc_vector",
     "create_backbone",
+    "create_classifier",
     "distance_matrix",
     "double_center",
+    "evaluate",
     "list_backbones",
+    "list_classifiers",
+    "list_datasets",
+    "load_dataset",
     "load_released_checkpoint",
+    "sample_episodes",
 ]
 
 _HOME = {
     "BDCPool": "pooling",
     "Embedding": "embedding",
+    "Method": "methods",
     "bd_correlation": "bdc",
     "bdc": "bdc",
     "bdc_matrix": "bdc",
     "bdc_vector": "bdc",
     "create_backbone": "backbones",
+    "create_classifier": "classifiers",
     "distance_matrix": "bdc",
     "double_center": "bdc",
+    "evaluate": "evaluation",
     "list_backbones": "backbones",
+    "list_classifiers": "classifiers",
+    "list_datasets": "data.loading",
+    "load_dataset": "data.loading",
     "load_released_checkpoint": "released",
+    "sample_episodes": "episodes",
 }
 
 
