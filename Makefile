@@ -1,5 +1,6 @@
 # make demo and make test are the whole set-up on a fresh machine. They make an environment in .venv and use it.
 PYTHON ?= python3
+# What pip is given to install torch, for example TORCH='torch==2.13.0 --index-url ...' for another build.
 TORCH ?= torch==2.13.0
 BIN = .venv/bin
 PIP = $(BIN)/pip install --quiet --constraint constraints.txt
@@ -38,14 +39,17 @@ bench: .venv/installed
 clean:
 	rm -rf .venv demo
 
-# torch comes first and by itself, so that nothing else chooses its build.
-.venv/bin/python:
+# torch comes first and by itself, so that nothing else chooses its build. A file is touched when a step is complete,
+# so that an interrupted one is done again.
+.venv/torch:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "deepbdc needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.12 ...")'
 	@echo "Making an environment in .venv with $$($(PYTHON) --version)"
-	@$(PYTHON) -m venv .venv
+	@$(PYTHON) -m venv --clear .venv
 	@echo "Installing $(TORCH) (a minute or so)"
-	@$(BIN)/pip install --quiet "$(TORCH)" $(QUIETLY)
+	@$(BIN)/pip install --quiet $(TORCH) $(QUIETLY)
+	@touch $@
 
-.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+.venv/installed: .venv/torch pyproject.toml constraints.txt
 	@echo "Installing deepbdc (a minute or so)"
 	@$(PIP) --editable . $(QUIETLY)
 	@touch $@

@@ -1,11 +1,12 @@
 """The statistic against its definition, written out with loops, and the properties of Sec. 3.1."""
 
 import math
+from itertools import islice
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -130,9 +131,10 @@ def test_constant_sample_has_correlation_zero_and_finite_gradient(constant: floa
     assert bdc(x.detach(), y.detach()) == 0
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e25])
-def test_correlation_of_very_small_or_large_values(scale: float) -> None:
+@pytest.mark.parametrize("scale", [1e-30, 1e25, 4e37])
+def test_very_small_or_large_values(scale: float) -> None:
     x = torch.arange(9, dtype=torch.float32)[:, None]
+    torch.testing.assert_close(distance_matrix(x * scale) / scale, distance_matrix(x), rtol=1e-4, atol=0)
     torch.testing.assert_close(bd_correlation(x * scale, x**2), bd_correlation(x, x**2), rtol=1e-4, atol=0)
 
 
@@ -142,11 +144,13 @@ def test_gradients() -> None:
     assert torch.autograd.gradcheck(bd_correlation, (x, y))
 
 
-def test_detects_what_correlation_misses() -> None:
-    found = [relation for relation in relations(points=400, permutations=99, seed=3) if not relation.linear]
+@settings(max_examples=5)
+@given(seed=seeds)
+def test_detects_what_correlation_misses(seed: int) -> None:
+    found = list(islice(relations(points=400, permutations=99, seed=seed), len(NONLINEAR)))
     assert [relation.name for relation in found] == list(NONLINEAR)
     for relation in found:
-        assert abs(relation.corr) < 0.1, relation.name
+        assert abs(relation.corr) < 0.2, relation.name
         assert relation.p_value <= 0.02, relation.name
         assert relation.bdcorr > 3 * np.mean(relation.shuffled), relation.name
 
@@ -184,5 +188,9 @@ def test_bad_pairs_are_answered_in_words() -> None:
         double_center(torch.zeros(3, 4))
     with pytest.raises(ValueError, match="square"):
         bdc_vector(torch.zeros(3, 4))
+    with pytest.raises(ValueError, match="square"):
+        bdc_vector(torch.tensor(1.0))
+    with pytest.raises(ValueError, match=r"batch dimensions that fit, got \(2,\) and \(3,\)"):
+        bdc(torch.zeros(2, 4, 1), torch.zeros(3, 4, 1))
     with pytest.raises(ValueError, match="'triangle' or 'weighted'"):
         bdc_vector(torch.zeros(3, 3), "lower")  # type: ignore[arg-type]

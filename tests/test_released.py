@@ -1,5 +1,6 @@
 """Files with the names of the authors' published weights, made here: the real ones cannot be fetched."""
 
+import contextlib
 import math
 import os
 from pathlib import Path
@@ -66,7 +67,7 @@ def test_refuses_to_load_in_part(tmp_path: Path) -> None:
     message = str(caught.value)
     assert "missing in the file: backbone.layer4.0.bn3.weight" in message
     assert "left over in the file: classifier.weight" in message
-    assert "pool.reduction.1.bias (file (9,), model (8,))" in message
+    assert "dcov.conv_dr_block.1.bias (file (9,), model (8,))" in message
     assert all(torch.equal(before[name], value) for name, value in target.state_dict().items())
 
 
@@ -99,7 +100,48 @@ def test_other_files_are_answered_in_words(tmp_path: Path, content: bytes) -> No
         load_released_checkpoint(tmp_path / "x.tar", embedding(0))
 
 
+def test_names_are_reported_as_the_file_has_them(tmp_path: Path) -> None:
+    state = released(embedding(0), -5.0) | {"feature.classifier.weight": torch.zeros(3)}
+    torch.save(state, tmp_path / "x.tar")
+    with pytest.raises(ValueError, match=r"left over in the file: feature\.classifier\.weight"):
+        load_released_checkpoint(tmp_path / "x.tar", embedding(1))
+    load_released_checkpoint(tmp_path / "x.tar", embedding(1), ignore=["feature.classifier"])
+    with pytest.raises(TypeError, match="list of beginnings"):
+        load_released_checkpoint(tmp_path / "x.tar", embedding(1), ignore="feature.classifier")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pool.t": torch.zeros(())}, r"the same weight twice, as dcov\.temperature and as pool\.t"),
+        ({"dcov.temperature": torch.zeros(2)}, r"dcov\.temperature \(file \(2,\), model \(\)\)"),
+    ],
+)
+def test_odd_files(tmp_path: Path, change: dict[str, Tensor], message: str) -> None:
+    torch.save(released(embedding(0), -5.0) | change, tmp_path / "x.tar")
+    with pytest.raises(ValueError, match=message):
+        load_released_checkpoint(tmp_path / "x.tar", embedding(1))
+
+
+def test_two_sets_of_weights_are_not_chosen_between(tmp_path: Path) -> None:
+    state = released(embedding(0), -5.0)
+    torch.save({"teacher": state, "state": state}, tmp_path / "x.tar")
+    with pytest.raises(ValueError, match="2 mapping"):
+        load_released_checkpoint(tmp_path / "x.tar", embedding(1))
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    torch.save(released(embedding(0), -5.0), tmp_path / "x.tar")
+    whole = (tmp_path / "x.tar").read_bytes()
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(30):
+        place = int(torch.randint(len(whole) - 9000, len(whole), (), generator=generator))
+        (tmp_path / "x.tar").write_bytes(whole[:place] + b"\x00\xff\x80" + whole[place + 3 :])
+        with contextlib.suppress(ValueError):  # and nothing else
+            load_released_checkpoint(tmp_path / "x.tar", embedding(1))
+
+
 def test_a_file_without_weights(tmp_path: Path) -> None:
     torch.save({"epoch": 3}, tmp_path / "x.tar")
-    with pytest.raises(ValueError, match="no mapping from names to tensors"):
+    with pytest.raises(ValueError, match="no mapping"):
         load_released_checkpoint(tmp_path / "x.tar", embedding(0))

@@ -84,7 +84,7 @@ class _Package(ModuleType):
     """``deepbdc.bdc`` is the promised function, though ``deepbdc/bdc.py`` is also a module.
 
     Importing a submodule binds it in its package, which would hide the function behind the module.
-    ``from deepbdc.bdc import ...`` works all the same.
+    ``from deepbdc.bdc import ...`` works all the same (``import deepbdc.bdc as name`` gives the function).
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -12,6 +12,7 @@ def require(module: str, extra: str) -> ModuleType:
         if error.name != module.partition(".")[0]:
             raise
         raise ModuleNotFoundError(
-            f"this needs the package {error.name!r}, which is not installed: pip install 'deepbdc[{extra}]'",
+            f"this needs the package {error.name!r}, which is not installed: pip install 'deepbdc[{extra}]' "
+            f"(in a clone of the repository: pip install -c constraints.txt -e '.[{extra}]')",
             name=error.name,
         ) from error

@@ -1,9 +1,9 @@
 """Brownian distance covariance (BDC) between samples of random vectors: the statistic, as pure functions.
 
 A sample is a tensor ``(..., m, p)``: m observations of a p-vector, behind any number of batch dimensions, in float32 or
-float64, on any device. Everything is differentiable and exact: distances are taken between centred observations, one
-pair at a time, never through a Gram product, so that samples far from the origin keep their digits. The layer that
-trades a little of this for speed is `deepbdc.BDCPool`.
+float64, on any device. Everything is differentiable once, and exact: distances are taken one pair at a time, never
+through a Gram product, so that samples far from the origin keep their digits. The layer that trades a little of this
+for speed, and is differentiable twice, is `deepbdc.BDCPool`.
 
 References: Székely & Rizzo, "Brownian distance covariance" (2009); Xie et al., "Joint Distribution Matters: Deep
 Brownian Distance Covariance for Few-Shot Classification" (CVPR 2022), Sec. 3.1.
@@ -25,8 +25,8 @@ def distance_matrix(x: Tensor) -> Tensor:
             [5., 0.]])
     """
     _check_sample(x, "x")
-    centred = x - x.mean(dim=-2, keepdim=True)
-    return torch.cdist(centred, centred, compute_mode="donot_use_mm_for_euclid_dist")
+    scaled, largest = _to_unit_range(x)
+    return torch.cdist(scaled, scaled, compute_mode="donot_use_mm_for_euclid_dist") * largest
 
 
 def double_center(matrix: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ def bd_correlation(x: Tensor, y: Tensor) -> Tensor:
     1.0
     """
     _check_pair(x, y)
-    a, b = bdc_matrix(_to_unit_range(x)), bdc_matrix(_to_unit_range(y))
+    a, b = bdc_matrix(_to_unit_range(x)[0]), bdc_matrix(_to_unit_range(y)[0])
     variances = _inner_product(a, a) * _inner_product(b, b)
     varies = variances > 0
     # The inner "where" keeps the gradient of the branch that is not taken finite.
@@ -102,9 +102,9 @@ def bdc_vector(matrix: Tensor, form: VectorForm = "triangle") -> Tensor:
     """
     if form not in ("triangle", "weighted"):
         raise ValueError(f"form must be 'triangle' or 'weighted', got {form!r}")
-    m = matrix.shape[-1]
-    if matrix.dim() < 2 or matrix.shape[-2] != m:
+    if matrix.dim() < 2 or matrix.shape[-2] != matrix.shape[-1]:
         raise ValueError(f"bdc_vector needs square matrices (..., m, m), got shape {tuple(matrix.shape)}")
+    m = matrix.shape[-1]
     rows, columns = torch.triu_indices(m, m, device=matrix.device)
     vector = matrix.flatten(-2)[..., rows * m + columns]
     if form == "weighted":
@@ -117,11 +117,16 @@ def _inner_product(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).mean(dim=(-2, -1)).clamp(min=0)
 
 
-def _to_unit_range(x: Tensor) -> Tensor:
-    """Centre and scale a sample so that very small or large values neither vanish nor overflow when squared."""
-    centred = x - x.mean(dim=-2, keepdim=True)
-    largest = centred.detach().abs().amax(dim=(-2, -1), keepdim=True)
-    return centred / torch.where(largest > 0, largest, 1)
+def _to_unit_range(x: Tensor) -> tuple[Tensor, Tensor]:
+    """A sample moved to its first observation and scaled, and the scale ``(..., 1, 1)`` it is to be multiplied with.
+
+    Then very small or large values neither vanish nor overflow when they are squared. The difference of two finite
+    observations may itself be infinite; half of each is not.
+    """
+    half = x / 2 - x[..., :1, :] / 2
+    largest = half.detach().abs().amax(dim=(-2, -1), keepdim=True)
+    largest = torch.where(largest > 0, largest, 1)
+    return half / largest, 2 * largest
 
 
 def _check_pair(x: Tensor, y: Tensor) -> None:
@@ -134,6 +139,12 @@ def _check_pair(x: Tensor, y: Tensor) -> None:
         )
     if x.dtype != y.dtype:
         raise ValueError(f"x and y must have one dtype, got {x.dtype} and {y.dtype}")
+    try:
+        torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    except RuntimeError as error:
+        raise ValueError(
+            f"x and y must have batch dimensions that fit, got {tuple(x.shape[:-2])} and {tuple(y.shape[:-2])}"
+        ) from error
 
 
 def _check_sample(x: Tensor, name: str) -> None:

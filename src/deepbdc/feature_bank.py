@@ -5,7 +5,6 @@ import json
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
+from deepbdc.backbones.base import evaluating
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.data.transforms import BatchTestTransform, test_transform
 from deepbdc.embedding import Embedding
@@ -46,7 +46,7 @@ class FeatureBank:
         chosen = self.features[torch.from_numpy(indices)].float()
         if self.kept.startswith("representations"):
             return chosen
-        with _evaluating(self.embedding), torch.inference_mode():
+        with evaluating(self.embedding), torch.inference_mode():
             device = next(self.embedding.parameters(), chosen).device
             return self.embedding.represent(chosen.to(device)).cpu()
 
@@ -76,7 +76,7 @@ def build_bank(
     """
     weights = weights_fingerprint(embedding)
     embedding = embedding.to(device)
-    with _evaluating(embedding), torch.inference_mode():
+    with evaluating(embedding), torch.inference_mode():
         form, dtype, shape = _choose_form(embedding, dataset, budget)
         kept = f"{form}, {str(dtype).removeprefix('torch.')}"
         key = hashlib.blake2b(f"{weights} {dataset.cache_key} {kept}".encode(), digest_size=16).hexdigest()
@@ -97,18 +97,6 @@ def weights_fingerprint(embedding: Embedding) -> str:
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-@contextmanager
-def _evaluating(network: nn.Module) -> Iterator[None]:
-    """Evaluation mode for all parts, each put back into its own mode afterwards."""
-    modes = {module: module.training for module in network.modules()}
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
 
 
 def _choose_form(embedding: Embedding, dataset: Dataset, budget: int) -> tuple[str, torch.dtype, tuple[int, ...]]:

@@ -1,7 +1,6 @@
 """Read the weights that the authors of DeepBDC published, with the names that their code gives them."""
 
 import math
-import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,28 +33,38 @@ def load_released_checkpoint(path: str | Path, model: Embedding, ignore: Sequenc
         ValueError: A weight of the model is not in the file, one in the file has no place in the model, a shape
             differs, or the file holds something else than weights. The model is then unchanged.
     """
-    found = _read(Path(path))
-    kept = {name: value for name, value in found.items() if not name.startswith(tuple(ignore))}
-    renamed = {_our_name(name): value for name, value in kept.items()}
-    if "pool.t" in renamed:
+    if isinstance(ignore, str):
+        raise TypeError(f"ignore is a list of beginnings of names: write [{ignore!r}]")
+    found = {name: value for name, value in _read(Path(path)).items() if not name.startswith(tuple(ignore))}
+    theirs: dict[str, str] = {}
+    for name in found:
+        if (other := theirs.setdefault(_our_name(name), name)) != name:
+            raise ValueError(f"{path} holds the same weight twice, as {other} and as {name}")
+    _check_complete(Path(path), found, theirs, model.state_dict())
+    state = {ours: found[name] for ours, name in theirs.items()}
+    if "pool.t" in state:
         height, width = model.backbone.map_size()
-        renamed["pool.t"] = renamed["pool.t"].reshape(()) + math.log(2 * height * width)
-    _check_complete(Path(path), renamed, model.state_dict())
-    model.load_state_dict(renamed)
+        state["pool.t"] = state["pool.t"].reshape(()) + math.log(2 * height * width)
+    model.load_state_dict(state)
     return model
 
 
 def _read(path: Path) -> dict[str, Tensor]:
     """The tensors of the file: its top level, or the one entry of it that is a mapping of tensors."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not a file")
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ValueError(f"{path} is not a file of weights that can be read safely: {error}") from error
+    except Exception as error:  # damaged pickles raise nearly anything
+        raise ValueError(
+            f"{path} is not a file of weights that can be read safely ({type(error).__name__}): "
+            "it is damaged, or holds more than tensors and plain values"
+        ) from error
     candidates = [content, *(content.values() if isinstance(content, Mapping) else ())]
-    for candidate in candidates:
-        if isinstance(candidate, Mapping) and candidate and all(isinstance(v, Tensor) for v in candidate.values()):
-            return {str(name).removeprefix("module."): value for name, value in candidate.items()}
-    raise ValueError(f"{path} holds no mapping from names to tensors")
+    states = [c for c in candidates if isinstance(c, Mapping) and c and all(isinstance(v, Tensor) for v in c.values())]
+    if len(states) != 1:
+        raise ValueError(f"{path} holds {len(states) or 'no'} mapping(s) from names to tensors; one is needed")
+    return {str(name).removeprefix("module."): value for name, value in states[0].items()}
 
 
 def _our_name(name: str) -> str:
@@ -65,19 +74,23 @@ def _our_name(name: str) -> str:
     return name
 
 
-def _check_complete(path: Path, given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+def _check_complete(
+    path: Path, found: Mapping[str, Tensor], theirs: Mapping[str, str], expected: Mapping[str, Tensor]
+) -> None:
+    """Raise unless file and model hold the same weights. Names in the file are reported as the file has them."""
+    different = []
+    for ours in sorted(expected.keys() & theirs.keys()):
+        given, needed = found[theirs[ours]].shape, expected[ours].shape
+        if given != needed and not (ours == "pool.t" and given.numel() == 1):
+            different.append(f"{theirs[ours]} (file {tuple(given)}, model {tuple(needed)})")
     problems = {
-        "missing in the file": sorted(expected.keys() - given.keys()),
-        "left over in the file": sorted(given.keys() - expected.keys()),
-        "of another shape": [
-            f"{name} (file {tuple(given[name].shape)}, model {tuple(expected[name].shape)})"
-            for name in sorted(expected.keys() & given.keys())
-            if given[name].shape != expected[name].shape
-        ],
+        "missing in the file": sorted(expected.keys() - theirs.keys()),
+        "left over in the file": sorted(theirs[ours] for ours in theirs.keys() - expected.keys()),
+        "of another shape": different,
     }
     lines = [f"  {what}: {', '.join(names)}" for what, names in problems.items() if names]
     if lines:
         raise ValueError(
             f"{path} does not fit the model, nothing was loaded:\n" + "\n".join(lines) + "\n"
-            "Left-over names can be left out with ignore=[...]; else check backbone, reduce_to and observations."
+            "Left-over names can be left out with ignore=[...]; else check backbone and reduce_to."
         )

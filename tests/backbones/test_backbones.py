@@ -3,7 +3,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from deepbdc import create_backbone, list_backbones
 from deepbdc.backbones import Backbone
@@ -118,11 +119,53 @@ def test_convolutions_start_with_variance_two_over_fan_out() -> None:
     assert weight.std().item() == pytest.approx((2 / (9 * 320)) ** 0.5, rel=0.02)
 
 
-def test_leaky_relu_lets_negative_values_through() -> None:
-    with torch.no_grad():
-        features = create_backbone("resnet12", width=0.1)(torch.randn(2, 3, 84, 84))
-    assert features.min() < 0
-    assert -features.min() < features.max()
+def naive_block(block: nn.Module, x: Tensor) -> Tensor:
+    """The description of the block in S1-2, in functional calls."""
+    weights = block.state_dict()
+
+    def layer(x: Tensor, number: int) -> Tensor:
+        return normalised(functional.conv2d(x, weights[f"conv{number}.weight"], padding=1), f"bn{number}")
+
+    def normalised(x: Tensor, name: str) -> Tensor:
+        mean, var = x.mean(dim=(0, 2, 3), keepdim=True), x.var(dim=(0, 2, 3), keepdim=True, correction=0)
+        gain, bias = (weights[f"{name}.{part}"][:, None, None] for part in ("weight", "bias"))
+        return (x - mean) / (var + 1e-5).sqrt() * gain + bias
+
+    def leaky(x: Tensor) -> Tensor:
+        return torch.where(x > 0, x, 0.1 * x)
+
+    shortcut = normalised(functional.conv2d(x, weights["downsample.0.weight"]), "downsample.1")
+    return leaky(layer(leaky(layer(leaky(layer(x, 1)), 2)), 3) + shortcut)
+
+
+def test_residual_block_is_its_description() -> None:
+    backbone = thin("resnet12").train()
+    x = torch.randn(4, 3, 12, 12)
+    for index, stage in enumerate(backbone.children()):
+        expected = naive_block(stage[0], x)
+        if index < 3:
+            expected = functional.max_pool2d(expected, 2)
+        found = stage(x)
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+        x = found.detach()
+
+
+def test_the_first_block_of_a_stage_pools() -> None:
+    backbone = create_backbone("resnet34s", width=0.05)
+    pools = [[isinstance(block.pool, nn.MaxPool2d) for block in stage] for stage in backbone.children()]
+    assert pools == [[True, False], [True, False, False], [True, False, False, False], [False, False]]
+
+
+def test_map_size_leaves_every_part_in_its_mode() -> None:
+    backbone = thin("resnet12").train()
+    backbone.layer2.eval()  # frozen batch norm
+    backbone.map_size()
+    assert [stage.training for stage in backbone.children()] == [True, False, True, True]
+
+
+def test_a_batch_of_one_trains() -> None:
+    for name in PARAMETERS:
+        assert torch.isfinite(thin(name).train()(torch.randn(1, 3, 84, 84))).all()
 
 
 @pytest.mark.parametrize(
@@ -136,6 +179,10 @@ def test_leaky_relu_lets_negative_values_through() -> None:
             ValueError,
             "between 0 and 3, got -1",
         ),
+        (lambda: create_backbone("resnet12", removed_downsamplings=1.5), ValueError, "between 0 and 4, got 1.5"),
+        (lambda: create_backbone("timm/resnet18", -1), ValueError, "between 0 and 4, got -1"),
+        (lambda: create_backbone("timm/resnet18", model="resnet34"), TypeError, "no option 'model'"),
+        (lambda: create_backbone("timm/swin_tiny_patch4_window7_224", 1), ValueError, "does not support removed"),
         (lambda: create_backbone("conv4", width=0), ValueError, "without channels"),
         (lambda: create_backbone("timm/efficientnet_lite00"), ValueError, "did you mean"),
         (lambda: create_backbone("timm/resnet18", width=2), TypeError, "no option 'width'"),

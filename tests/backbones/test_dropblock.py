@@ -71,6 +71,12 @@ def test_a_map_smaller_than_the_block() -> None:
     assert torch.isfinite(y).all()
 
 
+def test_half_precision() -> None:
+    y = annealed(0.1)(torch.ones(16, 640, 10, 10, dtype=torch.float16))
+    assert y.dtype == torch.float16
+    assert y.float().mean().item() == pytest.approx(1, abs=1e-2)
+
+
 def test_in_resnet12_off_by_default() -> None:
     assert not any(isinstance(m, DropBlock | nn.Dropout) for m in create_backbone("resnet12").modules())
     with_drop = create_backbone("resnet12", width=0.1, drop_rate=0.1)

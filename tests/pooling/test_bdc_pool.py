@@ -1,6 +1,8 @@
 """The layer against its formula, written out with loops in float64."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -126,30 +128,82 @@ def test_blocks_do_not_show(output: _bdc_operator.Output, monkeypatch: pytest.Mo
             torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize("precision", ["highest", "high"])
-def test_float32_agrees_with_float64(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
-    x = torch.relu(maps(n=4, d=64, h=10, w=10)).requires_grad_()
-    y = BDCPool(64).double()(x)
-    weights = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(1))
-    (y * weights).sum().backward()
-    x32 = x.detach().float().requires_grad_()
-    y32 = BDCPool(64)(x32)
-    (y32 * weights.float()).sum().backward()
-    torch.testing.assert_close(y32.double(), y, atol=2e-5, rtol=0)
-    assert x.grad is not None
-    assert x32.grad is not None
-    torch.testing.assert_close(x32.grad.double(), x.grad, atol=2e-4 * x.grad.abs().max().item(), rtol=0)
+def float32_and_float64(x: Tensor, t: float = 0.0) -> list[tuple[Tensor, Tensor]]:
+    """Pairs of (float32, float64) for the output, the gradient for x and the gradient for t."""
+    pairs = []
+    weights = torch.randn(len(x), BDCPool(x.shape[1]).out_features, generator=torch.Generator().manual_seed(1))
+    for dtype in (torch.float32, torch.float64):
+        leaf = x.to(dtype).requires_grad_()
+        pool = BDCPool(x.shape[1]).to(dtype)
+        nn.init.constant_(pool.t, t)
+        y = pool(leaf)
+        (y * weights.to(dtype)).sum().backward()
+        assert leaf.grad is not None
+        assert pool.t.grad is not None
+        pairs.append([y.detach(), leaf.grad, pool.t.grad])
+    return list(zip(*pairs, strict=True))
 
 
-def test_large_activations_keep_finite_gradients() -> None:
-    """Dead channels beside very large ones: their distance comes back from the output only roughly."""
-    x = torch.relu(maps(d=32, h=5, w=5, dtype=torch.float32)) * 1e4
+def dead_beside_large() -> Tensor:
+    x = torch.relu(maps(d=64, h=10, w=10)) * 1e4
     x[:, ::2] = 0
-    x.requires_grad_()
-    BDCPool(32)(x).square().sum().backward()
-    assert x.grad is not None
-    assert torch.isfinite(x.grad).all()
+    return x
+
+
+@pytest.mark.parametrize("precision", ["highest", "high"])
+@pytest.mark.parametrize(
+    ("x", "t"),
+    [
+        (torch.relu(maps(d=64, h=10, w=10)), 0.0),
+        (torch.relu(maps(d=64, h=10, w=10)) * 100, 0.0),
+        (torch.relu(maps(d=64, h=10, w=10)), 10.0),
+        (dead_beside_large(), 0.0),
+    ],
+    ids=["usual", "large", "large t", "dead channels"],
+)
+def test_float32_agrees_with_float64(x: Tensor, t: float, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
+    for found, expected in float32_and_float64(x.float().double(), t):
+        error = (found.double() - expected).abs().max() / expected.abs().max()
+        assert error < 3e-5
+
+
+def test_nearly_equal_channels_are_clamped() -> None:
+    """In float32 their squared distance from a Gram product may come out negative, far beyond eps."""
+    x = torch.relu(maps(d=32, h=10, w=10)) * 100
+    x[:, 1:16] = x[:, :1] * (1 + 3e-7 * torch.randn(15, 1, 1, generator=torch.Generator().manual_seed(0)))
+    products = x.float().flatten(2) @ x.float().flatten(2).transpose(1, 2)
+    squares = products.diagonal(dim1=1, dim2=2)
+    assert (squares[:, :, None] + squares[:, None] - 2 * products).min() < -0.1, "the case is what it should be"
+    for found, _ in float32_and_float64(x):
+        assert torch.isfinite(found).all()
+
+
+def test_precision_set_by_backend_does_not_disturb() -> None:
+    code = """
+import torch, deepbdc
+torch.backends.cuda.matmul.fp32_precision = "tf32"
+print(tuple(deepbdc.BDCPool(4)(torch.rand(2, 4, 3, 3)).shape))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "(2, 10)", done.stderr
+
+
+def test_differentiable_gradient_under_autocast() -> None:
+    x = maps(n=2, d=5, h=3, w=3, dtype=torch.float32).requires_grad_()
+
+    def gradient() -> Tensor:
+        (found,) = torch.autograd.grad(BDCPool(5)(x).square().sum(), x, create_graph=True)
+        return found
+
+    expected = gradient()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(gradient(), expected)
+
+
+def test_meta_device() -> None:
+    with torch.device("meta"):
+        assert BDCPool(8, reduce_to=4)(torch.empty(2, 8, 5, 5)).shape == (2, 10)
 
 
 def test_rows_of_the_matrix_sum_to_zero_and_a_batch_of_one_works() -> None:
@@ -314,6 +368,8 @@ def test_exports_with_a_dynamic_batch_to_standard_operators() -> None:
         (lambda: BDCPool(8, observations="pixels"), "'channels' or 'positions'"),
         (lambda: BDCPool(8, output="vector"), "'triangle', 'weighted' or 'matrix'"),
         (lambda: BDCPool(8, eps=0), "eps must be positive"),
+        (lambda: BDCPool(8, eps=math.nan), "eps must be positive"),
+        (lambda: BDCPool(8)(torch.zeros(2, 8, 3, 3, dtype=torch.int64)), "real numbers, got torch.int64"),
         (lambda: BDCPool(8)(torch.zeros(2, 7, 3, 3)), r"\(n, 8, h, w\), got \(2, 7, 3, 3\)"),
         (lambda: BDCPool(8)(torch.zeros(2, 8)), r"\(n, 8, h, w\), got \(2, 8\)"),
         (lambda: BDCPool(8, observations="positions")(torch.zeros(2, 8, 1, 1)), "too few positions"),

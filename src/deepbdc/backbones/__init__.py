@@ -1,5 +1,6 @@
 """Backbones: from images ``(n, 3, h, w)`` to feature maps ``(n, out_channels, h', w')``."""
 
+from functools import partial
 from typing import Any
 
 from deepbdc._registry import call_checked
@@ -32,7 +33,7 @@ def list_backbones() -> list[str]:
     return backbones.names()
 
 
-def create_backbone(name: str, **options: Any) -> Backbone:
+def create_backbone(name: str, removed_downsamplings: int | None = None, **options: Any) -> Backbone:
     """A backbone by its name.
 
     Our own take ``removed_downsamplings`` (default 1: the paper removes the last one, for a larger map) and
@@ -44,7 +45,9 @@ def create_backbone(name: str, **options: Any) -> Backbone:
     >>> backbone.out_channels, backbone.map_size(), backbone.preprocessing.input_size
     (160, (10, 10), 84)
     """
+    if removed_downsamplings is not None:
+        options["removed_downsamplings"] = removed_downsamplings
     if name.startswith(_TIMM):
-        options = {"model": name.removeprefix(_TIMM), **options}
-        return call_checked(timm_backbone, f"backbone {name!r}", options)
+        factory = partial(timm_backbone, name.removeprefix(_TIMM))
+        return call_checked(factory, f"backbone {name!r}", options)
     return backbones.create(name, **options)

@@ -1,5 +1,7 @@
 """What all backbones have in common."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -12,19 +14,17 @@ from deepbdc._registry import Registry
 class Preprocessing:
     """How images are brought to the backbone, so that it is never guessed.
 
-    The shorter side is resized to ``resize``, the centre is cropped to ``input_size`` × ``input_size``, and colours in
-    [0, 1] become (colour - mean) / std.
+    The shorter side is resized to ``resize`` (both sides, if ``squash``), the centre is cropped to ``input_size`` ×
+    ``input_size``, and colours in [0, 1] become (colour - mean) / std.
     """
 
     input_size: int
     resize: int
-    mean: tuple[float, float, float] = (
-        0.472,
-        0.453,
-        0.410,
-    )  # of miniImageNet: the released code uses it for all sets
+    # Of miniImageNet: the released code uses them for all data sets.
+    mean: tuple[float, float, float] = (0.472, 0.453, 0.410)
     std: tuple[float, float, float] = (0.277, 0.268, 0.285)
     interpolation: str = "bilinear"
+    squash: bool = False
 
 
 AT_84 = Preprocessing(input_size=84, resize=92)
@@ -48,14 +48,22 @@ class Backbone(nn.Module):
     def map_size(self, input_size: int | None = None) -> tuple[int, int]:
         """Height and width of the feature map, found by passing one empty image through."""
         size = input_size or self.input_size
-        like = next(self.parameters())
-        training = self.training
-        self.eval()
-        try:
+        like = next(self.parameters(), torch.zeros(()))
+        with evaluating(self):
             features: Tensor = self(torch.zeros(1, 3, size, size, device=like.device, dtype=like.dtype))
-        finally:
-            self.train(training)
         return features.shape[2], features.shape[3]
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode for all parts of a network, each put back into its own mode afterwards."""
+    modes = {module: module.training for module in network.modules()}
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 backbones: Registry[Backbone] = Registry("backbone")
@@ -71,7 +79,7 @@ def scaled_widths(widths: tuple[int, ...], multiplier: float) -> tuple[int, ...]
 
 def downsampling_stages(stages: int, removed: int) -> tuple[bool, ...]:
     """Which of ``stages`` down-sampling stages still do so when the last ``removed`` do not."""
-    if not 0 <= removed <= stages:
+    if not isinstance(removed, int) or not 0 <= removed <= stages:
         raise ValueError(f"removed_downsamplings must be between 0 and {stages}, got {removed}")
     return tuple(stage < stages - removed for stage in range(stages))
 

@@ -37,7 +37,8 @@ class DropBlock(nn.Module):
             return features
         self.passes += 1
         kept = self._kept(features)
-        return features * kept * (kept.numel() / kept.sum().clamp(min=1))
+        share = kept.mean(dtype=torch.float32).clamp(min=1 / kept.numel())
+        return features * (kept / share).to(features.dtype)
 
     def _kept(self, features: Tensor) -> Tensor:
         """A mask of 0 and 1. Corners of blocks are drawn where the whole block lies inside the map."""
@@ -46,7 +47,7 @@ class DropBlock(nn.Module):
         corners = (height - block + 1, width - block + 1)
         rate = (1 - self.keep_rate()) / block**2 * (height * width) / (corners[0] * corners[1])
         drawn = torch.rand(*features.shape[:2], *corners, device=features.device) < rate
-        padded = functional.pad(drawn.to(features.dtype), [block - 1] * 4)
+        padded = functional.pad(drawn.float(), [block - 1] * 4)
         return 1 - functional.max_pool2d(padded, block, stride=1)
 
     def extra_repr(self) -> str:

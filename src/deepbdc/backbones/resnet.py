@@ -37,7 +37,7 @@ def _stage(before: int, after: int, depth: int, halve: bool) -> nn.Sequential:
 
     shortcut = None
     stride = 2 if halve else 1
-    if before != after:
+    if before != after or halve:
         shortcut = nn.Sequential(
             nn.Conv2d(before, after, kernel_size=1, stride=stride, bias=False), nn.BatchNorm2d(after)
         )

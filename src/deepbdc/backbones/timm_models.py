@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from deepbdc._optional import require
-from deepbdc.backbones.base import Backbone, Preprocessing
+from deepbdc.backbones.base import Backbone, Preprocessing, downsampling_stages
 
 
 class TimmBackbone(Backbone):
@@ -30,14 +30,18 @@ def timm_backbone(model: str, pretrained: bool = False, removed_downsamplings: i
         close = get_close_matches(model, timm.list_models(), n=3)
         guess = f"did you mean {', '.join(close)}? " if close else ""
         raise ValueError(f"timm has no model called {model!r}: {guess}timm.list_models() names them all")
+    downsampling_stages(4, removed_downsamplings)  # checks the number
     options: dict[str, Any] = {"features_only": True, "out_indices": (-1,), "pretrained": pretrained}
+    stride = 32 >> removed_downsamplings
     if removed_downsamplings:
-        options["output_stride"] = 32 >> removed_downsamplings
+        options["output_stride"] = stride
     try:
         network = timm.create_model(model, **options)
     except (RuntimeError, TypeError, NotImplementedError, AttributeError, AssertionError) as error:
         what = f"with removed_downsamplings={removed_downsamplings}" if removed_downsamplings else "as feature maps"
-        raise ValueError(f"timm cannot give 'timm/{model}' {what}: {error}") from error
+        raise ValueError(f"timm cannot give 'timm/{model}' {what}: {error!r}") from error
+    if removed_downsamplings and network.feature_info.reduction()[-1] != stride:
+        raise ValueError(f"timm/{model} does not support removed_downsamplings={removed_downsamplings}: leave it out")
     form = getattr(network, "output_fmt", "NCHW")
     return TimmBackbone(
         network,
@@ -48,11 +52,17 @@ def timm_backbone(model: str, pretrained: bool = False, removed_downsamplings: i
 
 
 def _preprocessing(config: dict[str, Any]) -> Preprocessing:
-    size = config["input_size"][-1]
+    height, size = config["input_size"][1:]
+    if height != size or config["crop_mode"] not in ("center", "squash"):
+        raise ValueError(
+            f"this timm model wants {height}×{size} images with the crop mode {config['crop_mode']!r}; "
+            "only square images with 'center' or 'squash' are supported"
+        )
     return Preprocessing(
         input_size=size,
         resize=round(size / config["crop_pct"]),
         mean=tuple(config["mean"]),
         std=tuple(config["std"]),
         interpolation=config["interpolation"],
+        squash=config["crop_mode"] == "squash",
     )

@@ -26,7 +26,7 @@ def test_transform(preprocessing: Preprocessing) -> ImageTransform:
         ImageTransform,
         v2.Compose(
             [
-                v2.Resize(preprocessing.resize, interpolation=InterpolationMode(preprocessing.interpolation)),
+                v2.Resize(_resized(preprocessing), interpolation=InterpolationMode(preprocessing.interpolation)),
                 v2.CenterCrop(preprocessing.input_size),
                 *_to_tensor(preprocessing),
             ]
@@ -53,6 +53,11 @@ def train_transform(preprocessing: Preprocessing) -> ImageTransform:
     )
 
 
+def _resized(preprocessing: Preprocessing) -> list[int]:
+    """One number for the shorter side, or two for both sides."""
+    return [preprocessing.resize] * (2 if preprocessing.squash else 1)
+
+
 def _to_tensor(preprocessing: Preprocessing) -> list[torch.nn.Module]:
     from torchvision.transforms import v2
 
@@ -77,8 +82,8 @@ class BatchTestTransform:
 
         batch = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
         chosen = self.preprocessing
-        if min(batch.shape[2:]) != chosen.resize:
-            batch = v2.resize(batch, [chosen.resize], interpolation=InterpolationMode(chosen.interpolation))
+        if min(batch.shape[2:]) != chosen.resize or chosen.squash:
+            batch = v2.resize(batch, _resized(chosen), interpolation=InterpolationMode(chosen.interpolation))
         batch = v2.center_crop(batch, [chosen.input_size])
         return normalise(batch.float() / 255, chosen)
 

@@ -15,7 +15,7 @@ from the output and r.
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, Literal, cast
 
@@ -99,7 +99,9 @@ def _backward(
             distances = _read_output(result[rows], output, work.matrices(1, rows))
             _add_outer_sum(distances, row_means[rows], _centred(row_means[rows]))
             quotients.div_(distances.clamp_(min=math.sqrt(eps)))
-            quotients.diagonal(dim1=1, dim2=2).sub_(quotients.sum(dim=2))
+            diagonal = quotients.diagonal(dim1=1, dim2=2)
+            diagonal.zero_()  # x_k - x_k is nothing, but G_kk / sqrt(eps) is large: it would leave rounding noise
+            diagonal.sub_(quotients.sum(dim=2))
             torch.bmm(quotients, x[rows], out=x_gradient[rows])
             t_gradient += _inner_product(x[rows], x_gradient[rows]) / 2
     return x_gradient, t_gradient
@@ -121,9 +123,10 @@ def _differentiate(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None
     x, t, result, row_means = ctx.saved_tensors
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         # The gradient is to be differentiated again: leave that to autograd.
-        value = bdc_pool_formula(x, t, ctx.output, ctx.eps)
         wanted = [tensor for tensor in (x, t) if tensor.requires_grad]
-        found = iter(torch.autograd.grad(value, wanted, gradient, create_graph=True))
+        with _full_precision(x):
+            value = bdc_pool_formula(x, t, ctx.output, ctx.eps)
+            found = iter(torch.autograd.grad(value, wanted, gradient, create_graph=True))
         return next(found) if x.requires_grad else None, next(found) if t.requires_grad else None, None, None
     x_gradient, t_gradient = torch.ops.deepbdc.bdc_pool_backward(gradient, result, row_means, x, t, ctx.output, ctx.eps)
     return x_gradient, t_gradient, None, None
@@ -142,6 +145,7 @@ class _Workspace:
         n, m, _ = x.shape
         entries = _BLOCK_ENTRIES.get(x.device.type, _BLOCK_ENTRIES_ELSEWHERE)
         self.samples = n
+        # The second bound, m² less a little for vectors beside the matrices, keeps all of it below n matrices.
         most = max(1, min(math.ceil(entries / m**2), n * (m - 2) // (matrices * (m + 6))))
         self.size = max(1, math.ceil(n / max(1, math.ceil(n / most))))  # as few blocks, all of about one size
         self._matrices = x.new_empty(matrices, self.size, m, m)
@@ -160,12 +164,20 @@ def _add_outer_sum(matrices: Tensor, u: Tensor, v: Tensor, old: float | Tensor =
 
     A product of two thin matrices does it in one pass over the memory, where products are exact enough.
     """
-    if isinstance(old, float) and torch.get_float32_matmul_precision() == "highest":
+    if isinstance(old, float) and _products_are_exact():
         left = torch.stack((u, torch.ones_like(u)), dim=2)
         right = torch.stack((torch.ones_like(v), v), dim=1)
         matrices.baddbmm_(left, right, beta=old)
     else:
         matrices.mul_(old).add_(u[:, :, None]).add_(v[:, None, :])
+
+
+def _products_are_exact() -> bool:
+    """Whether the user lets float32 products be computed in float32."""
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # set for single backends, by torch's newer settings
+        return False
 
 
 def _scale(x: Tensor, t: Tensor) -> Tensor:
@@ -253,4 +265,4 @@ def _matrix_of_triangle(m: int, device: torch.device) -> Tensor:
 
 def _full_precision(x: Tensor) -> AbstractContextManager[None]:
     """Distances are differences of large numbers: no autocast for them."""
-    return torch.autocast(x.device.type, enabled=False)
+    return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)

@@ -61,7 +61,7 @@ class BDCPool(Pool):
             raise ValueError("BDC compares channels with each other: it needs at least 2, got 1")
         if output not in ("triangle", "weighted", "matrix"):
             raise ValueError(f"output must be 'triangle', 'weighted' or 'matrix', got {output!r}")
-        if eps <= 0:
+        if not eps > 0:
             raise ValueError(f"eps must be positive, got {eps}")
         self.channels = channels
         self.dimensions = dimensions
@@ -99,7 +99,8 @@ class BDCPool(Pool):
         features = reduced.flatten(2)
         x = features if self.observations == "channels" else features.transpose(1, 2)
         # In a half-precision network (not under autocast) the next layer expects half precision.
-        given = None if torch.is_autocast_enabled(x.device.type) else x.dtype
+        autocast = x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
+        given = None if autocast else x.dtype
         x = x if x.dtype == torch.float64 else x.float()
         pool = bdc_pool_formula if torch.compiler.is_exporting() else bdc_pool
         return pool(x, self.t.to(x.dtype), self.output, self.eps).to(given or x.dtype)
@@ -109,6 +110,8 @@ class BDCPool(Pool):
             raise ValueError(
                 f"BDCPool needs a feature map of shape (n, {self.channels}, h, w), got {tuple(features.shape)}"
             )
+        if not features.is_floating_point():
+            raise ValueError(f"BDCPool needs a feature map of real numbers, got {features.dtype}: use .float()")
         if features.shape[2] * features.shape[3] < (2 if self.observations == "positions" else 1):
             raise ValueError(f"the feature map has too few positions for BDC: shape {tuple(features.shape)}")
 

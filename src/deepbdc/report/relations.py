@@ -103,7 +103,7 @@ LINEAR: dict[str, Shape] = {
 }
 
 
-def relations(points: int = 1000, permutations: int = 199, seed: int = 0) -> Iterator[Relation]:
+def relations(points: int = 1500, permutations: int = 199, seed: int = 0) -> Iterator[Relation]:
     """Sample and measure the seven non-linear relations, then the seven linear ones."""
     for index, (name, shape) in enumerate([*NONLINEAR.items(), *LINEAR.items()]):
         generator = np.random.default_rng([seed, index])
@@ -155,8 +155,9 @@ def draw(found: list[Relation], path: Path) -> None:
             axis.set_yticks([])
             axis.spines[:].set_color("#cbd5e1")
             axis.margins(0.1)
+    tallest = 1.05 * max(np.abs(relation.y).max() for relation in rows[1])
     for axis in axes[1]:  # one scale, so that the slopes can be compared
-        axis.set_ylim(-2.6, 2.6)
+        axis.set_ylim(-tallest, tallest)
     axes[0, 0].set_ylabel("non-linear", fontsize=12)
     axes[1, 0].set_ylabel("linear", fontsize=12)
     path.parent.mkdir(parents=True, exist_ok=True)
