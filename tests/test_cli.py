@@ -1,7 +1,9 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import deepbdc
@@ -24,8 +26,13 @@ def test_paper_relations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     ("arguments", "message"),
     [
         (["paper", "relatoins"], "relations"),
-        (["paper", "relations", "--points", "3"], "at least 10, got 3"),
-        (["papers"], "paper"),
+        (["paper", "relations", "--points", "3"], "10 to 5000 and --seed at least 0, got 3"),
+        (["paper", "relations", "--output", "x.xyz"], "must end in .png"),
+        (["papers"], "choose from 'evaluate', 'paper', 'data'"),
+        (["evaluate", "conv5"], "did you mean 'conv4'"),
+        (["evaluate", "conv4", "--data", "nowhere"], "neither a data set, nor a folder"),
+        (["evaluate", "conv4", "--data", "cars", "--root", "no/such/folder"], "deepbdc data prepare cars"),
+        (["evaluate", "pixels", "--classifier", "knn"], "no classifier is called 'knn'"),
         ([], "paper"),
         (["data"], "prepare"),
         (["data", "prepare", "cubb", "--source", "x"], "did you mean 'cub'"),
@@ -130,3 +137,33 @@ def test_a_hostile_archive_is_answered_in_words(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"deepbdc data prepare: the archive holds a member '\.\./x'"):
         main(["data", "prepare", "cub", "--source", str(source), "--root", str(tmp_path / "root")])
     assert not (tmp_path.parent / "x").exists()
+
+
+def arrays(path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    means = generator.uniform(0, 255, (6, 1, 8, 8, 3))
+    images = np.clip(means + generator.normal(0, 80, (6, 12, 8, 8, 3)), 0, 255).astype(np.uint8).reshape(-1, 8, 8, 3)
+    labels, names = np.repeat(np.arange(6), 12), np.array(list("abcdef"))
+    np.savez(path, images=images, labels=labels, class_names=names, class_split=np.array(["test"] * 6))
+    return path
+
+
+def test_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, output, cache = arrays(tmp_path / "x.npz"), tmp_path / "out.json", tmp_path / "cache"
+    options = ["--data", str(data), "--shot", "1", "--shot=5", "--query", "4", "--episodes", "30"]
+    options += ["--output", str(output)]
+    main(["evaluate", "pixels", "--size", "8", *options])
+    printed = capsys.readouterr().out
+    content = json.loads(output.read_text())
+    assert [result["shot"] for result in content["results"]] == [1, 5]
+    for result in content["results"]:
+        assert result["mean"] > 40
+        assert f"{result['mean']:.2f} ± {result['ci95']:.2f}" in printed
+    main(["evaluate", "conv4", "--width", "0.1", "--size", "16", "--pool", "average", "--cache", str(cache), *options])
+    assert "conv4 (untrained), average" in capsys.readouterr().out
+    assert len(list(cache.glob("*.npy"))) == 1
+
+
+def test_evaluate_asks_for_no_more_than_there_is(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="class 'a' has 12 images, but 1 for support"):
+        main(["evaluate", "pixels", "--data", str(arrays(tmp_path / "x.npz")), "--shot", "1"])

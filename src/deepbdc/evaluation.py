@@ -75,11 +75,14 @@ class EvaluationResult:
 
     def save(self, path: str | Path) -> None:
         """Write the result as JSON."""
-        content = asdict(self) | {"mean": self.mean, "ci95": self.ci95}
-        text = json.dumps({key: v.tolist() if isinstance(v, np.ndarray) else v for key, v in content.items()}, indent=1)
         temporary = Path(f"{path}.{os.getpid()}.tmp")
-        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
         os.replace(temporary, path)
+
+    def as_json(self) -> dict[str, Any]:
+        """The result in plain values, with mean and interval."""
+        content = asdict(self) | {"mean": self.mean, "ci95": self.ci95}
+        return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in content.items()}
 
     @staticmethod
     def load(path: str | Path) -> "EvaluationResult":

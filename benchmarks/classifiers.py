@@ -1,0 +1,179 @@
+"""Episodes per second of the few-shot classifiers on given features, beside what is usually done per episode.
+
+    python benchmarks/classifiers.py [--quick]
+
+5-way 5-shot with 15 queries a class, float32. All sides run in turns in one process, and medians are compared: take the
+ratios, not the milliseconds. Writes what it prints to benchmarks/results/classifiers.txt (not with --quick).
+"""
+
+import argparse
+import platform
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import sklearn
+import torch
+from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from torch import Tensor
+
+from bdc_layer import medians, peak_bytes, verdict
+from deepbdc.classifiers import LogisticClassifier, logistic, prototype
+from deepbdc.classifiers._products import class_weights, linear_scores, support_products
+
+RESULTS = Path(__file__).parent / "results" / "classifiers.txt"
+WAY, SHOT, QUERY, C = 5, 5, 15, 2.0
+LOGISTIC_TARGET, GROWTH_TARGET, PROTOTYPE_TARGET = 20, 3, 10
+
+
+def random_episodes(count: int, dimensions: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Support, labels and query with d(d+1)/2 features: a common part, a part of the class, one of the image."""
+    features = dimensions * (dimensions + 1) // 2
+    common, classes = torch.randn(features), torch.randn(count, WAY, features) / 2
+    labels = torch.arange(WAY).repeat_interleave(SHOT).expand(count, -1)
+
+    def images(each: int) -> Tensor:
+        return torch.randn(count, WAY * each, features).add_(classes.repeat_interleave(each, dim=1)).add_(common)
+
+    return images(SHOT), labels, images(QUERY)
+
+
+def scikit_learn(support: Tensor, labels: Tensor, query: Tensor) -> np.ndarray:
+    """Predicted classes (episodes, queries), one fit on the full features for each episode."""
+    predicted = []
+    with threadpool_limits(1):
+        for s, y, q in zip(support.numpy(), labels.numpy(), query.numpy(), strict=True):
+            s, q = (x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6) for x in (s, q))
+            predicted.append(LogisticRegression(C=C, max_iter=1000).fit(s, y).predict(q))
+    return np.stack(predicted)
+
+
+def broadcast(support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
+    """Minus squared distances to prototypes, an episode at a time, through (query, way, features) arrays."""
+    scores = []
+    for s, q in zip(support, query, strict=True):
+        prototypes = s.view(WAY, SHOT, -1).mean(dim=1)
+        shape = len(q), WAY, q.shape[1]
+        scores.append(-((q.unsqueeze(1).expand(shape) - prototypes.unsqueeze(0).expand(shape)) ** 2).sum(dim=2))
+    return torch.stack(scores)
+
+
+def compare_logistic(episodes: int, repeats: int) -> list[str]:
+    """Our logistic regression at d = 128 and scikit-learn's on a part of the same episodes."""
+    support, labels, query = random_episodes(episodes, 128)
+    part = 8
+    classifier = logistic(C=C)
+    ms = medians(
+        {
+            "ours": lambda: classifier(support, labels, query),
+            "scikit-learn": lambda: scikit_learn(support[:part], labels[:part], query[:part]),
+        },
+        repeats,
+    )
+    ours, theirs = ms["ours"] / episodes, ms["scikit-learn"] / part
+    same = classifier(support[:part], labels[:part], query[:part]).argmax(dim=-1).numpy()
+    agreement = (same == scikit_learn(support[:part], labels[:part], query[:part])).mean()
+    memory = peak_bytes(lambda: classifier(support, labels, query)) / episodes
+    return [
+        f"logistic, d=128 ({support.shape[-1]:,} features), {episodes} episodes at once",
+        f"  ours {ours:.3f} ms an episode ({1e3 / ours:,.0f} a second), scikit-learn {theirs:.1f} ms "
+        f"({1e3 / theirs:,.0f} a second): {theirs / ours:.1f}x "
+        f"(target {LOGISTIC_TARGET}x: {verdict(theirs / ours >= LOGISTIC_TARGET)})",
+        f"  same predicted class for {agreement:.2%} of the queries; extra memory {memory / 2**10:.0f} KB an episode",
+    ]
+
+
+def compare_growth(episodes: int, repeats: int) -> list[str]:
+    """Our logistic regression at d = 512 and d = 128, products with the features apart."""
+    classifier = logistic(C=C)
+    batches = {d: random_episodes(episodes, d) for d in (128, 512)}
+
+    def with_features(d: int) -> object:
+        support, _, query = batches[d]
+        products, factors = support_products(support, True)
+        weights = class_weights(support, factors, products[..., : WAY + 1])
+        return products, linear_scores(query, weights[:, :-1], True)
+
+    products = {d: support_products(batches[d][0], True)[0] for d in batches}
+
+    def rest(d: int) -> object:
+        assert isinstance(classifier, LogisticClassifier)
+        return classifier.fit_products(products[d], batches[d][1], WAY)
+
+    sides: dict[str, Callable[[], object]] = {}
+    for d in batches:
+        sides[f"whole {d}"] = partial(lambda d: classifier(*batches[d]), d)
+        sides[f"products {d}"] = partial(with_features, d)
+        sides[f"rest {d}"] = partial(rest, d)
+    ms = medians(sides, repeats)
+    lines = [f"logistic, growth with the features, {episodes} episodes at once, ms an episode"]
+    for d in batches:
+        whole, gram, fit = (ms[f"{part} {d}"] / episodes for part in ("whole", "products", "rest"))
+        features = batches[d][0].shape[-1]
+        lines.append(f"  d={d} ({features:,} features): whole {whole:.3f}, Gram and other products with the features ")
+        lines[-1] += f"{gram:.3f}, the rest {fit:.3f}"
+    growth = ms["rest 512"] / ms["rest 128"]
+    met = verdict(growth <= GROWTH_TARGET)
+    return [*lines, f"  the rest at d=512 takes {growth:.2f}x of that at d=128 (target {GROWTH_TARGET}x: {met})"]
+
+
+def compare_prototypes(episodes: int, repeats: int) -> list[str]:
+    """Our prototypes at d = 640 and the broadcast ones."""
+    support, labels, query = random_episodes(episodes, 640)
+    classifier = prototype(similarity="euclidean")
+    ms = medians(
+        {
+            "ours": lambda: classifier(support, labels, query),
+            "broadcast": lambda: broadcast(support, labels, query),
+        },
+        repeats,
+    )
+    ours, theirs = ms["ours"] / episodes, ms["broadcast"] / episodes
+    error = (classifier(support, labels, query) - broadcast(support, labels, query)).abs().max()
+    scale = broadcast(support, labels, query).abs().max()
+    peaks = [
+        peak_bytes(lambda: classifier(support, labels, query)) / episodes,  # grows with the batch
+        peak_bytes(lambda: broadcast(support, labels, query)),  # does not: one episode at a time
+    ]
+    return [
+        f"prototypes, d=640 ({support.shape[-1]:,} features), {episodes} episodes at once",
+        f"  ours {ours:.2f} ms an episode ({1e3 / ours:,.0f} a second), broadcast {theirs:.1f} ms "
+        f"({1e3 / theirs:,.1f} a second): {theirs / ours:.1f}x "
+        f"(target {PROTOTYPE_TARGET}x: {verdict(theirs / ours >= PROTOTYPE_TARGET)})",
+        f"  extra memory an episode: ours {peaks[0] / 2**20:.1f} MB, broadcast {peaks[1] / 2**20:.0f} MB; "
+        f"largest relative difference of scores {error / scale:.1e}",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few repeats, smaller batches, nothing written")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    warnings.simplefilter("error")  # a fit that did not converge would be no comparison
+    lines = [
+        f"Classifiers, {WAY}-way {SHOT}-shot, {QUERY} queries a class, float32: medians of interleaved runs",
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()}; "
+        f"scikit-learn {sklearn.__version__} on one thread",
+    ]
+    print("\n".join(lines))
+    quick = arguments.quick
+    for run, episodes, repeats in (
+        (compare_logistic, 32 if quick else 128, 3 if quick else 15),
+        (compare_growth, 4 if quick else 8, 3 if quick else 15),
+        (compare_prototypes, 2 if quick else 4, 3 if quick else 7),
+    ):
+        with torch.no_grad():
+            new = ["", *run(episodes, repeats)]
+        print("\n".join(new), flush=True)
+        lines += new
+    if not quick:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

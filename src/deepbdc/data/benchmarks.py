@@ -1,0 +1,296 @@
+"""The named benchmarks: what each is, its split as facts, and where its images lie on this machine.
+
+The class lists are in ``splits/*.json``, with their source and counts. Images are never part of the package: the
+official archive is turned into the standard layout by ``deepbdc data prepare`` (see :mod:`deepbdc.data.prepare`).
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from deepbdc._registry import nearest
+
+SPLITS = ("train", "val", "test")
+MARKER = ".deepbdc.json"
+"""Written into a prepared folder when it is complete: the counts, and what it was made from."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """One official file: its name, and its MD5 sum where it is known."""
+
+    name: str
+    md5: str | None = None
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What is known of a benchmark before a single image of it is there.
+
+    Attributes:
+        name: As it is called here.
+        title: One line: what it is.
+        layout: ``"folder"`` (``ROOT/NAME/SPLIT/CLASS/IMAGE``), ``"arrays"`` (``ROOT/NAME.npz``) or ``"embedded"``.
+        licence: What the owners allow, as far as it is known.
+        home: Where a person gets the official archive.
+        archives: The official files, each set of them that is complete by itself.
+        classes: The official class names of each split.
+        images: Images of each split.
+        per_class: Images of each class, where the facts say.
+        numbers: The number that the official annotations give to each class, where they use numbers.
+        ranks: Of each class which images are taken: 1-based places in the sorted folder, as runs (first, last).
+        citation: Who proposed this split.
+    """
+
+    name: str
+    title: str
+    layout: Literal["folder", "arrays", "embedded"]
+    licence: str
+    home: str
+    archives: tuple[tuple[Archive, ...], ...] = ()
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    images: Mapping[str, int] = field(default_factory=dict)
+    per_class: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    ranks: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    citation: str = ""
+
+    def split_of(self) -> dict[str, str]:
+        """The split of every class, by its official name."""
+        return {name: split for split, names in self.classes.items() for name in names}
+
+    def known_files(self) -> dict[str, Archive]:
+        """Every official file by its name."""
+        return {archive.name: archive for group in self.archives for archive in group}
+
+
+_IMAGENET = "ImageNet terms of access: non-commercial research and education, granted per person"
+_IMAGENET_HOME = "https://image-net.org (ILSVRC 2012, training images; needs an account)"
+_IMAGENET_ARCHIVES = ((Archive("ILSVRC2012_img_train.tar"),),)
+_CIFAR_ARCHIVES = (
+    (Archive("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),),
+    (Archive("cifar-100-binary.tar.gz"),),
+)
+_CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
+_CIFAR_LICENCE = "none stated; cite Krizhevsky 2009"
+
+_TABLE: dict[str, dict[str, Any]] = {
+    "miniimagenet": {
+        "title": "100 classes of ImageNet, 600 images each, in their original size",
+        "layout": "folder",
+        "licence": _IMAGENET,
+        "home": _IMAGENET_HOME,
+        "archives": _IMAGENET_ARCHIVES,
+    },
+    "tieredimagenet": {
+        "title": "608 classes of ImageNet, split by super-class, in their original size",
+        "layout": "folder",
+        "licence": _IMAGENET,
+        "home": _IMAGENET_HOME,
+        "archives": _IMAGENET_ARCHIVES,
+    },
+    "cub": {
+        "title": "200 species of birds (CUB-200-2011), whole images",
+        "layout": "folder",
+        "licence": "no formal text; commonly non-commercial research and education",
+        "home": "https://data.caltech.edu/records/65de6-vp158",
+        "archives": ((Archive("CUB_200_2011.tgz", "97eceeb196236b17998738112f37df78"),),),
+    },
+    "aircraft": {
+        "title": "100 variants of aircraft (FGVC-Aircraft 2013b), cropped to the bounding boxes",
+        "layout": "folder",
+        "licence": "non-commercial research only; the photographers keep their copyright",
+        "home": "https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/",
+        "archives": ((Archive("fgvc-aircraft-2013b.tar.gz", "d4acdd33327262359767eeaa97a4f732"),),),
+    },
+    "cars": {
+        "title": "196 models of cars (Stanford Cars), whole images",
+        "layout": "folder",
+        "licence": "none found; treat as research only",
+        "home": "https://ai.stanford.edu/~jkrause/cars/car_dataset.html (its links are broken; Kaggle has mirrors)",
+        "archives": (
+            (
+                Archive("cars_train.tgz", "065e5b463ae28d29e77c1b4b166cfe61"),
+                Archive("cars_test.tgz", "4ce7ebf6a94d07f1952d94dd34c4d501"),
+                Archive("car_devkit.tgz", "c3b158d763b6e2245038c8ad08e45376"),
+                Archive("cars_test_annos_withlabels.mat", "b0a2b23655a3edd16d84508592a98d10"),
+            ),
+            (
+                Archive("car_ims.tgz", "d5c8f0aa497503f355e17dc7886c3f14"),
+                Archive("cars_annos.mat", "b407c6086d669747186bd1d764ff9dbc"),
+            ),
+        ),
+    },
+    "cifar_fs": {
+        "title": "CIFAR-100, 32×32, split at random",
+        "layout": "arrays",
+        "licence": _CIFAR_LICENCE,
+        "home": _CIFAR_HOME,
+        "archives": _CIFAR_ARCHIVES,
+    },
+    "fc100": {
+        "title": "CIFAR-100, 32×32, split by super-class",
+        "layout": "arrays",
+        "licence": _CIFAR_LICENCE,
+        "home": _CIFAR_HOME,
+        "archives": _CIFAR_ARCHIVES,
+    },
+    "omniglot": {
+        "title": "1,623 handwritten characters of 50 alphabets, 20 drawers each, 28×28, ink = 255",
+        "layout": "arrays",
+        "licence": "MIT",
+        "home": "https://github.com/brendenlake/omniglot (folder python)",
+        "archives": (
+            (
+                Archive("images_background.zip", "68d2efa1b9178cc56df9314c21c6e718"),
+                Archive("images_evaluation.zip", "6b91aef0f799c5bb55b94e3f2daec811"),
+            ),
+        ),
+    },
+    "glyphs": {
+        "title": "Characters of many scripts, drawn from the fonts that matplotlib ships",
+        "layout": "embedded",
+        "licence": "free to use; made on this machine",
+        "home": "made on first use, nothing to download",
+    },
+}
+
+_PAIRS = {f"miniimagenet->{target}": target for target in ("cub", "aircraft", "cars")}
+
+
+class NotPrepared(FileNotFoundError):
+    """A benchmark is known, but its images are not on this machine yet.
+
+    Args:
+        name: The benchmark, or a pair of them.
+        path: Where its images were looked for, as :func:`prepared_path` says (default: in :func:`data_root`).
+    """
+
+    def __init__(self, name: str, path: str | Path | None = None) -> None:
+        root = data_root() if path is None else Path(path).parent
+        missing = [part for part in components(name) if not is_prepared(part, root)] or components(name)
+        option = "" if root == data_root() else f" --root {root}"
+        commands = "\n".join(f"  deepbdc data prepare {part} --source ARCHIVE_OR_FOLDER{option}" for part in missing)
+        super().__init__(
+            f"The images of {name} are not in {root}. Prepare them once from the official archive with\n"
+            f"{commands}\n'deepbdc data list' says where a person gets the archive."
+        )
+
+
+def names() -> list[str]:
+    """Every benchmark, then the cross-domain pairs (train on the first, test on the second)."""
+    return [*_TABLE, *_PAIRS]
+
+
+@cache
+def get(name: str) -> Benchmark:
+    """The benchmark called ``name``; a pair is not one benchmark but two, see :func:`sources`."""
+    if name in _PAIRS:
+        raise ValueError(f"{name} is a pair of benchmarks, not one: ask for {' or '.join(components(name))}.")
+    if name not in _TABLE:
+        raise ValueError(f"no benchmark is called {name!r}{nearest(name, names())}")
+    entry = _TABLE[name]
+    if entry["layout"] == "embedded":
+        return Benchmark(name=name, **entry)
+    facts = _read_facts(name)
+    classes = {split: tuple(facts["splits"][split]) for split in SPLITS}
+    per_class = facts.get("images_per_class", {})
+    if isinstance(per_class, int):
+        per_class = {label: per_class for split in SPLITS for label in classes[split]}
+    return Benchmark(
+        name=name,
+        classes=classes,
+        images={split: facts["counts"][split]["images"] for split in SPLITS},
+        per_class=per_class,
+        numbers=facts.get("class_numbers", {}),
+        ranks=_read_ranks() if name == "miniimagenet" else {},
+        citation=facts["variant"],
+        **entry,
+    )
+
+
+def components(name: str) -> list[str]:
+    """The benchmarks whose images ``name`` needs.
+
+    >>> components("miniimagenet->cub"), components("cars")
+    (['miniimagenet', 'cub'], ['cars'])
+    """
+    if name in _PAIRS:
+        return ["miniimagenet", _PAIRS[name]]
+    return [get(name).name]
+
+
+def sources(name: str, split: str) -> list[tuple[str, str]]:
+    """Which splits of which benchmarks make up one split of ``name``.
+
+    A pair trains on all classes of its first benchmark, and takes val and test from its second.
+
+    >>> sources("miniimagenet->cub", "train")
+    [('miniimagenet', 'train'), ('miniimagenet', 'val'), ('miniimagenet', 'test')]
+    >>> sources("miniimagenet->cub", "test")
+    [('cub', 'test')]
+    """
+    first, *second = components(name)
+    if split not in SPLITS:
+        raise ValueError(f"no split is called {split!r}{nearest(split, list(SPLITS))}")
+    if second and split == "train":
+        return [(first, part) for part in SPLITS]
+    return [(second[0] if second else first, split)]
+
+
+def data_root(root: str | Path | None = None) -> Path:
+    """Where prepared benchmarks lie: ``root``, else ``$DEEPBDC_DATA``, else ``~/.cache/deepbdc``."""
+    chosen = root or os.environ.get("DEEPBDC_DATA") or Path.home() / ".cache" / "deepbdc"
+    return Path(chosen).expanduser()
+
+
+def prepared_path(name: str, root: str | Path | None = None) -> Path:
+    """Where the images of a benchmark are or will be: a folder in the standard layout, or an ``.npz`` of arrays."""
+    benchmark = get(name)
+    if benchmark.layout == "embedded":
+        raise ValueError(f"{name} is made on first use and has no place for prepared images; just load it.")
+    return data_root(root) / (f"{name}.npz" if benchmark.layout == "arrays" else name)
+
+
+def is_prepared(name: str, root: str | Path | None = None) -> bool:
+    """Whether all that ``name`` needs is there and complete. A folder is complete when it holds its marker."""
+    return all(_is_complete(part, root) for part in components(name))
+
+
+def _is_complete(name: str, root: str | Path | None) -> bool:
+    if get(name).layout == "embedded":
+        return True
+    path = prepared_path(name, root)
+    return path.is_file() if path.suffix == ".npz" else (path / MARKER).is_file()
+
+
+def folder_name(class_name: str) -> str:
+    """A class name as the name of a folder that every file system takes.
+
+    >>> folder_name("F-16A/B")
+    'F-16A-B'
+    """
+    return re.sub(r'[/\\<>:"|?*\x00-\x1f]', "-", class_name).strip(" .") or "_"
+
+
+def _read_facts(name: str) -> dict[str, Any]:
+    text = (files("deepbdc.data") / "splits" / f"{name}.json").read_text(encoding="utf-8")
+    facts: dict[str, Any] = json.loads(text)
+    return facts
+
+
+def _read_ranks() -> dict[str, tuple[tuple[int, int], ...]]:
+    """The image ranks of miniImageNet, from text like ``"5-7 10"`` to ``((5, 7), (10, 10))``."""
+
+    def run(text: str) -> tuple[int, int]:
+        first, _, last = text.partition("-")
+        return int(first), int(last or first)
+
+    ranks = _read_facts("miniimagenet_ranks")["ranks"]
+    return {wnid: tuple(run(text) for text in runs.split()) for wnid, runs in ranks.items()}

@@ -1,0 +1,263 @@
+"""Look at every image of a data set, and say what is wrong with it and what to do about it."""
+
+import hashlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from deepbdc.data import benchmarks
+from deepbdc.data.benchmarks import MARKER, SPLITS
+from deepbdc.data.images import IMAGE_SUFFIXES, BadImage, load_image
+from deepbdc.data.prepare import differences
+
+Progress = Callable[[int, int], None]
+_SHRUNK = (84, 84)
+# Now and then a photo is 84×84 by chance; when more than this share is, somebody made them so.
+_SHRUNK_SHARE = 0.01
+_REPLACE = "Replace them by the originals."
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        kind: ``"broken"``, ``"counts"``, ``"shared"``, ``"twice"``, ``"shrunk"``, ``"format"`` or ``"empty"``.
+        text: What was found.
+        remedy: What to do about it.
+        items: The files or classes, all of them.
+        serious: Whether the data set should not be used like this.
+    """
+
+    kind: str
+    text: str
+    remedy: str
+    items: tuple[str, ...] = ()
+    serious: bool = True
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was looked at and what was found: ``counts`` are images by class by split."""
+
+    path: Path
+    benchmark: str | None
+    counts: Mapping[str, Mapping[str, int]]
+    problems: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Nothing serious was found."""
+        return not any(problem.serious for problem in self.problems)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One image: its name for people, where it belongs, its content in short, its size or why it cannot be read."""
+
+    name: str
+    split: str
+    class_name: str
+    digest: bytes
+    size: tuple[int, int] | None = None
+    error: str | None = None
+
+
+def check(
+    path: str | Path, progress: Progress | None = None, *, benchmark: benchmarks.Benchmark | None = None
+) -> Report:
+    """Check a folder (``train|val|test/CLASS/IMAGE`` or ``CLASS/IMAGE``) or an ``.npz`` of arrays, image by image.
+
+    Args:
+        path: The folder or file. When it was prepared by this library, or is named like a benchmark, its counts are
+            compared with the facts.
+        progress: Called with the number of images done, and of all.
+        benchmark: The facts to compare with, when they are not found by the name.
+
+    Raises:
+        FileNotFoundError: There is nothing at ``path``.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file or folder {path}")
+    if path.is_file() and path.suffix != ".npz":
+        raise ValueError(f"{path} is neither a folder of images nor an .npz file of arrays.")
+    benchmark = benchmark or _recognise(path)
+    report = progress or (lambda done, total: None)
+    try:
+        classes, seen = _look_at_arrays(path) if path.is_file() else _look_at_folder(path, report)
+    except _Unusable as error:
+        return Report(path, benchmark.name if benchmark else None, {}, (error.problem,))
+    counts = _count(classes, seen)
+    wrong = list(_wrong_counts(counts, benchmark)) if benchmark else []
+    found = [
+        *_broken(seen),
+        *wrong,
+        *_empty(counts, serious=path.is_dir()),
+        *_shared(classes),
+        *_twice(seen, official=benchmark is not None and not wrong),
+        *_shrunk(seen),
+    ]
+    return Report(path, benchmark.name if benchmark else None, counts, tuple(found))
+
+
+class _Unusable(Exception):
+    """The arrays cannot be looked at any further."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        remedy = "Needed: images uint8 (n, h, w[, c]), labels (n,), class_names and class_split, without pickles."
+        self.problem = Problem("format", text, remedy)
+
+
+def _recognise(path: Path) -> benchmarks.Benchmark | None:
+    """The benchmark that a prepared folder names in its marker, or that the path is named like."""
+    name = path.stem
+    if (path / MARKER).is_file():
+        with suppress(ValueError, KeyError, TypeError):  # A marker that somebody damaged says nothing.
+            name = json.loads((path / MARKER).read_text(encoding="utf-8"))["benchmark"]
+    if name not in benchmarks.names() or len(benchmarks.components(name)) > 1:
+        return None
+    found = benchmarks.get(name)
+    return None if found.layout == "embedded" else found
+
+
+Classes = dict[str, list[str]]
+"""The classes of each split, also those without an image."""
+
+
+def _look_at_folder(path: Path, progress: Progress) -> tuple[Classes, list[_Seen]]:
+    parts = {split: path / split for split in SPLITS if (path / split).is_dir()} or {"all": path}
+    classes = {split: [folder.name for folder in _visible(part) if folder.is_dir()] for split, part in parts.items()}
+    files = [
+        (file, split, name)
+        for split, names in classes.items()
+        for name in names
+        for file in _visible(parts[split] / name)
+        if file.is_file()
+    ]
+
+    def look(entry: tuple[Path, str, str]) -> _Seen:
+        return _look_at_file(entry[0], path, *entry[1:])
+
+    seen: list[_Seen] = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Decoders of images release the interpreter.
+        for start in range(0, len(files), 256):
+            seen += pool.map(look, files[start : start + 256])
+            progress(len(seen), len(files))
+    return classes, seen
+
+
+def _visible(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def _look_at_file(file: Path, root: Path, split: str, class_name: str) -> _Seen:
+    content = file.read_bytes()
+    digest = hashlib.blake2b(content, digest_size=16).digest()
+    name = file.relative_to(root).as_posix()
+    if file.suffix.lower() not in IMAGE_SUFFIXES:
+        return _Seen(name, split, class_name, digest, error=f"{file.suffix or 'no'} is not an ending of image files")
+    try:
+        return _Seen(name, split, class_name, digest, size=load_image(content).size)
+    except BadImage as error:
+        return _Seen(name, split, class_name, digest, error=str(error).removeprefix("image bytes: "))
+
+
+def _look_at_arrays(path: Path) -> tuple[Classes, list[_Seen]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            images, labels, names, splits = (file[key] for key in ("images", "labels", "class_names", "class_split"))
+    except Exception as error:  # A damaged zip or array header can raise nearly anything.
+        raise _Unusable(f"the arrays cannot be read: {error}") from error
+    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+        raise _Unusable(f"images are {images.dtype} {images.shape}")
+    if labels.shape != images.shape[:1] or names.shape != splits.shape or names.ndim != 1:
+        raise _Unusable(f"{len(images)} images, labels {labels.shape}, names {names.shape}, splits {splits.shape}")
+    if len(labels) and not 0 <= labels.min() <= labels.max() < len(names):
+        raise _Unusable(f"labels run from {labels.min()} to {labels.max()}, but there are {len(names)} class names")
+    classes: Classes = defaultdict(list)
+    for name, split in zip(names, splits, strict=True):
+        classes[str(split)].append(str(name))
+    size = (images.shape[2], images.shape[1])
+    seen = [
+        _Seen(
+            f"image {i}", str(splits[label]), str(names[label]), hashlib.blake2b(image, digest_size=16).digest(), size
+        )
+        for i, (image, label) in enumerate(zip(np.ascontiguousarray(images), labels, strict=True))
+    ]
+    return dict(classes), seen
+
+
+def _count(classes: Classes, seen: Iterable[_Seen]) -> dict[str, dict[str, int]]:
+    order = [split for split in SPLITS if split in classes] + [split for split in classes if split not in SPLITS]
+    counts = {split: dict.fromkeys(classes[split], 0) for split in order}
+    for image in seen:
+        counts[image.split][image.class_name] += 1
+    return counts
+
+
+def _broken(seen: list[_Seen]) -> Iterator[Problem]:
+    broken = tuple(f"{image.name}: {image.error}" for image in seen if image.error)
+    if broken:
+        yield Problem("broken", f"{len(broken)} files are no readable images", _REPLACE, broken)
+
+
+def _wrong_counts(counts: Mapping[str, Mapping[str, int]], benchmark: benchmarks.Benchmark) -> Iterator[Problem]:
+    wrong = tuple(differences(counts, benchmark))
+    if wrong:
+        remedy = f"Prepare it again from the official data: deepbdc data prepare {benchmark.name} --source ..."
+        yield Problem("counts", f"it differs from the official {benchmark.name}", remedy, wrong)
+
+
+def _empty(counts: Mapping[str, Mapping[str, int]], serious: bool) -> Iterator[Problem]:
+    """Classes without images; not serious in arrays, where a file of one split may name the classes of all."""
+    empty = tuple(f"{split}/{name}" for split, names in counts.items() for name, count in names.items() if not count)
+    if empty:
+        yield Problem("empty", f"{len(empty)} classes have no image", "Fill or remove them.", empty, serious)
+    if not any(sum(names.values()) for names in counts.values()):
+        yield Problem("empty", "there is no image at all", "Give a folder train|val|test/CLASS/IMAGE or CLASS/IMAGE.")
+
+
+def _shared(classes: Classes) -> Iterator[Problem]:
+    splits_of: dict[str, list[str]] = defaultdict(list)
+    for split, names in classes.items():
+        for name in names:
+            splits_of[name].append(split)
+    shared = tuple(f"{name} ({', '.join(splits)})" for name, splits in sorted(splits_of.items()) if len(splits) > 1)
+    if shared:
+        remedy = "Keep each class in one split only: few-shot results count for classes never seen in training."
+        yield Problem("shared", f"{len(shared)} classes are listed twice or in more than one split", remedy, shared)
+
+
+def _twice(seen: list[_Seen], official: bool) -> Iterator[Problem]:
+    """Images with the same content. Some official data sets have a few; that is said, but is nobody's mistake."""
+    same: dict[bytes, list[str]] = defaultdict(list)
+    for image in seen:
+        label = image.name if "/" in image.name else f"{image.name} ({image.split}, {image.class_name})"
+        same[image.digest].append(label)
+    twice = tuple(" = ".join(names) for names in same.values() if len(names) > 1)
+    if twice:
+        remedy = (
+            "Official data: nothing to do." if official else "Keep one of each, else support and query can share it."
+        )
+        yield Problem("twice", f"{len(twice)} images are there more than once", remedy, twice, serious=not official)
+
+
+def _shrunk(seen: list[_Seen]) -> Iterator[Problem]:
+    small = tuple(image.name for image in seen if image.size == _SHRUNK)
+    if small and len(small) > _SHRUNK_SHARE * len(seen):
+        yield Problem(
+            "shrunk",
+            f"{len(small)} of {len(seen)} images are exactly 84×84: somebody shrank them",
+            "Training crops and the test resize of the paper need the original sizes, and accuracy is some points "
+            "lower without. Prepare the data from the official archive: deepbdc data prepare NAME --source ...",
+            small,
+        )

@@ -1,0 +1,123 @@
+"""CUB-200-2011, FGVC-Aircraft and Stanford Cars: images of the official archives, placed by their annotations."""
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from deepbdc.data.archives import Member, temporary
+from deepbdc.data.benchmarks import Benchmark
+from deepbdc.data.preparers.source import Placement, PrepareError, Source, how_to_get
+
+Box = tuple[int, int, int, int]
+
+
+def cub(source: Source) -> Iterator[Placement]:
+    """``CUB_200_2011/images/001.Black_footed_Albatross/*.jpg``: the whole images, as they are."""
+    split_of = source.benchmark.split_of()
+    for member in source.members():
+        *_, parent, base = ["", *member.name.split("/")]
+        if parent in split_of and base.lower().endswith(".jpg") and not base.startswith("."):
+            yield Placement(split_of[parent], parent, base, member.save)
+
+
+def aircraft(source: Source) -> Iterator[Placement]:
+    """``data/images/0034309.jpg``, by ``images_variant_*.txt``, cropped to ``images_box.txt``, written as PNG.
+
+    The four numbers of a box go to the crop as they are, which is what the published numbers were made with, though
+    the boxes count pixels from 1. A crop must be encoded again, and PNG loses nothing.
+    """
+    lists = ("images_variant_trainval.txt", "images_variant_test.txt")
+    texts = {name: text.decode() for name, text in source.require(["variants.txt", "images_box.txt", *lists]).items()}
+    _compare_order(texts["variants.txt"].split("\n"), source.benchmark)
+    variant = dict(line.split(" ", 1) for name in lists for line in texts[name].splitlines() if line.strip())
+    boxes = {image: _box(numbers) for image, *numbers in map(str.split, texts["images_box.txt"].splitlines()) if image}
+    split_of = source.benchmark.split_of()
+    for member in source.members():
+        image = member.base.removesuffix(".jpg")
+        class_name = variant.get(image, "").strip()
+        if "images" not in member.name.split("/")[:-1] or class_name not in split_of:
+            continue
+        if image not in boxes:
+            raise PrepareError(f"images_box.txt has no box for image {image}; the archive is not complete.")
+        yield Placement(split_of[class_name], class_name, f"{image}.png", _crop(member, boxes[image]))
+
+
+def _box(numbers: list[str]) -> Box:
+    left, upper, right, lower = map(int, numbers)
+    return left, upper, right, lower
+
+
+def _crop(member: Member, box: Box) -> Callable[[Path], None]:
+    def save(target: Path) -> None:
+        from PIL import Image
+
+        with Image.open(io.BytesIO(member.read())) as image, temporary(target) as part:
+            image.convert("RGB").crop(box).save(part, format="PNG")
+
+    return save
+
+
+def _compare_order(lines: list[str], benchmark: Benchmark) -> None:
+    """The split is by the line in variants.txt; say so when the archive and our list of classes disagree."""
+    names = [line.strip() for line in lines if line.strip()]
+    parts = {"train": names[0::2], "val": names[1::4], "test": names[3::4]}
+    if any(set(parts[split]) != set(benchmark.classes[split]) for split in parts):
+        warnings.warn(
+            "the order of variants.txt in this archive gives another split than the list of this library, which is "
+            "used; other published numbers may differ in these classes",
+            stacklevel=2,
+        )
+
+
+def cars(source: Source) -> Iterator[Placement]:
+    """``car_ims`` with ``cars_annos.mat``, or ``cars_train`` and ``cars_test`` with the devkit.
+
+    The original division into training and test images is ignored: all images of a class belong together.
+    """
+    class_of = _car_labels(source)
+    name_of = {number: name for name, number in source.benchmark.numbers.items()}
+    split_of = source.benchmark.split_of()
+    for member in source.members():
+        where = "/".join(member.name.split("/")[-2:])
+        class_name = name_of.get(class_of.get(where, -1), "")
+        if class_name in split_of:
+            # Image 00001 is in cars_train and, another one, in cars_test.
+            prefix = re.sub(r"^cars?_(ims)?", "", where.split("/")[0])
+            file_name = f"{prefix}_{member.base}" if prefix else member.base
+            yield Placement(split_of[class_name], class_name, file_name, member.save)
+
+
+def _car_labels(source: Source) -> dict[str, int]:
+    """The class number of each image, by the last two parts of its path."""
+    both = source.read(["cars_annos.mat"])
+    if both:
+        rows = _annotations(both["cars_annos.mat"], "relative_im_path")
+        return {"/".join(path.split("/")[-2:]): number for path, number in rows}
+    found = source.read(["cars_train_annos.mat", "cars_test_annos_withlabels.mat"])
+    missing = {"cars_train_annos.mat", "cars_test_annos_withlabels.mat"} - found.keys()
+    if missing:
+        raise PrepareError(
+            f"{source.path} does not hold {' and '.join(sorted(missing))}. The labels of the test images are in a file "
+            f"of their own, not in the devkit. {how_to_get(source.benchmark)}"
+        )
+    train = _annotations(found["cars_train_annos.mat"], "fname")
+    test = _annotations(found["cars_test_annos_withlabels.mat"], "fname")
+    labels = {f"cars_train/{name}": number for name, number in train}
+    return labels | {f"cars_test/{name}": number for name, number in test}
+
+
+def _annotations(content: bytes, field: str) -> list[tuple[str, int]]:
+    """Pairs of a file name and its class number (from 1) out of the structure ``annotations`` of a .mat file."""
+    from scipy.io import loadmat
+
+    try:
+        table: Any = loadmat(io.BytesIO(content), squeeze_me=True)["annotations"]
+        return [(str(row[field]), int(row["class"])) for row in table.reshape(-1)]
+    except (KeyError, ValueError, TypeError, NotImplementedError) as error:
+        raise PrepareError(
+            f"the annotations of the cars cannot be read: a structure with {field!r} and 'class' is needed ({error}). "
+            "In the devkit the labels of the test images are left out; they are in cars_test_annos_withlabels.mat."
+        ) from error
