@@ -78,32 +78,32 @@ def _fit(
     roots = values.sqrt()
     inverse_roots = torch.where(values > 0, roots.reciprocal(), 0)
     weights, intercept = _minimise(vectors * roots.unsqueeze(-2), values, labels, way, C, tolerance, max_iterations)
-    return vectors @ (inverse_roots.unsqueeze(-1) * weights), intercept
+    return vectors @ (inverse_roots.unsqueeze(-2) * weights).transpose(-2, -1), intercept.transpose(-2, -1)
 
 
 def _minimise(
     coordinates: Tensor, values: Tensor, labels: Tensor, way: int, C: float, tolerance: float, max_iterations: int
 ) -> tuple[Tensor, Tensor]:
-    """Weights ``(e, r, way)`` and intercepts ``(e, 1, way)`` for centred, orthogonal coordinates ``(e, s, r)``.
+    """Weights ``(e, way, r)`` and intercepts ``(e, way, 1)`` for centred, orthogonal coordinates ``(e, s, r)``.
 
     Accelerated gradient (Nesterov, with restarts where the step turns against the gradient), preconditioned by
     Böhning's bound on the Hessian, which in these coordinates is diagonal: ½ value + 1/C for the weights, ½ s for the
-    intercept. All episodes go on until the last has converged.
+    intercept. All episodes go on until the last has converged. Classes stand before images and coordinates, because
+    arithmetic along a short last dimension is several times slower.
     """
     images = coordinates.shape[1]
-    design = torch.cat([coordinates, torch.ones_like(coordinates[..., :1])], dim=-1)
-    transposed = design.transpose(-2, -1).contiguous()
-    targets = membership(labels, way, design.dtype)
-    # Written out for every class, because products with a repeated last dimension are several times slower.
-    penalty = _column(torch.full_like(values, 1 / C), 0).repeat(1, 1, way)
-    step = (1 / _column(values / 2 + 1 / C, images / 2)).repeat(1, 1, way)
-    allowed = _allowed_gradient(coordinates, transposed @ targets, C) * tolerance
-    solution = point = torch.zeros_like(transposed[..., :1].expand(-1, -1, way))
+    design = torch.cat([coordinates, torch.ones_like(coordinates[..., :1])], dim=-1)  # (e, s, r + 1)
+    transposed = design.transpose(-2, -1)
+    targets = membership(labels, way, design.dtype).transpose(-2, -1).contiguous()  # (e, way, s)
+    penalty = _row(torch.full_like(values, 1 / C), 0)
+    step = 1 / _row(values / 2 + 1 / C, images / 2)
+    allowed = _allowed_gradient(coordinates, targets @ coordinates, C) * tolerance
+    solution = point = torch.zeros_like(targets @ design)
     momentum = torch.ones_like(point[:, :1, :1])
     for iteration in range(max_iterations):
-        gradient = transposed @ (torch.softmax(design @ point, dim=-1) - targets) + penalty * point
+        gradient = (torch.softmax(point @ transposed, dim=1) - targets) @ design + penalty * point
         if iteration % 4 == 0 and bool((gradient.abs() <= allowed).all()):
-            return point[:, :-1], point[:, -1:]
+            return point[..., :-1], point[..., -1:]
         following = point - step * gradient
         change = following - solution
         restart = (gradient * change).sum(dim=(-2, -1), keepdim=True) > 0
@@ -117,22 +117,22 @@ def _minimise(
         RuntimeWarning,
         stacklevel=6,
     )
-    return point[:, :-1], point[:, -1:]
+    return point[..., :-1], point[..., -1:]
 
 
 def _allowed_gradient(coordinates: Tensor, class_sums: Tensor, C: float) -> Tensor:
-    """The gradient ``(e, r + 1, 1)`` that moves logits by about 1, or by as much as they vary if that is less.
+    """The gradient ``(e, 1, r + 1)`` that moves logits by about 1, or by as much as they vary if that is less.
 
     A gradient g leaves the weights at most C‖g‖ from the solution, as the penalty alone curves the problem by 1/C. With
     a small C all logits are close to 0, and only their differences matter: C times the sums of the images of a class.
     """
     radius = coordinates.square().sum(dim=-1, keepdim=True).amax(dim=-2).sqrt().clamp(min=1e-100)  # (e, 1)
-    variation = (C * radius * class_sums[:, :-1].abs().amax(dim=(-2, -1)).unsqueeze(-1)).clamp(min=1e-6, max=1)
-    of_intercept = variation * (coordinates.shape[1] / class_sums.shape[-1])
-    return _column((variation / C / radius).expand_as(coordinates[:, 0]), of_intercept)
+    variation = (C * radius * class_sums.abs().amax(dim=(-2, -1)).unsqueeze(-1)).clamp(min=1e-6, max=1)
+    of_intercept = variation * (coordinates.shape[1] / class_sums.shape[1])
+    return _row((variation / C / radius).expand_as(coordinates[:, 0]), of_intercept)
 
 
-def _column(of_weights: Tensor, of_intercept: float | Tensor) -> Tensor:
-    """A number for each weight and one for the intercept: ``(e, r) -> (e, r + 1, 1)``."""
+def _row(of_weights: Tensor, of_intercept: float | Tensor) -> Tensor:
+    """A number for each weight and one for the intercept: ``(e, r) -> (e, 1, r + 1)``."""
     last = of_weights.new_zeros(len(of_weights), 1) + of_intercept
-    return torch.cat([of_weights, last], dim=-1).unsqueeze(-1)
+    return torch.cat([of_weights, last], dim=-1).unsqueeze(1)
