@@ -14,7 +14,7 @@ help:
 	@echo "make demo      what correlation misses and Brownian distance correlation sees (demo/relations.png)"
 	@echo "make test      all tests"
 	@echo "make lint      style and types"
-	@echo "make bench     speed and memory of the BDC layer, beside the paper's Eq. 6 (benchmarks/results/)"
+	@echo "make bench     speed and memory of the layer and of evaluations, beside how it is usually done (benchmarks/results/)"
 
 install: .venv/installed
 
@@ -35,6 +35,7 @@ lint: .venv/installed-dev
 
 bench: .venv/installed
 	@$(BIN)/python benchmarks/bdc_layer.py
+	@$(BIN)/python benchmarks/evaluation.py
 
 clean:
 	rm -rf .venv demo

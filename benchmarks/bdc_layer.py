@@ -9,18 +9,16 @@ prints to benchmarks/results/bdc_layer.txt (not with --quick).
 import argparse
 import math
 import platform
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from deepbdc import BDCPool
 from deepbdc.pooling._bdc_operator import bdc_pool_formula
+from measure import medians, peak_bytes, verdict
 
 RESULTS = Path(__file__).parent / "results" / "bdc_layer.txt"
 
@@ -60,34 +58,6 @@ def equation_6(x: Tensor, t: Tensor) -> Tensor:
     matrix = distances - (distances @ ones + ones @ distances) / d + ones @ distances @ ones / d**2
     rows, columns = torch.triu_indices(d, d)
     return matrix.view(n, -1)[:, rows * d + columns]
-
-
-def medians(sides: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Milliseconds of each side, run in turns."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for repeat in range(repeats + 1):
-        for name, run in sides.items():
-            start = time.perf_counter()
-            result = run()
-            elapsed = time.perf_counter() - start
-            del result  # not in the time: returning memory to the system may also return what the other side left
-            if repeat > 0:  # the first round warms up
-                times[name].append(elapsed * 1e3)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def peak_bytes(run: Callable[[], object]) -> int:
-    """The most memory that ``run`` held at any moment, by torch's allocator."""
-    run()  # index tables are made once and kept
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        kept = run()
-    del kept
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
-    return peak
 
 
 def training_step(layer: Callable[[Tensor, Tensor], Tensor], x: Tensor, t: Tensor, gradient: Tensor) -> object:
@@ -145,10 +115,6 @@ def report(case: Case, repeats: int, with_compile: bool) -> list[str]:
         f"(target one d×d matrix an image, {matrix_per_image / 2**20:.1f} MB: {verdict(trained <= matrix_per_image)}); "
         f"index tables kept between calls {(8 * d * d + 4 * d * (d + 1)) / 2**20:.1f} MB",
     ]
-
-
-def verdict(met: bool) -> str:
-    return "met" if met else "MISSED"
 
 
 def main() -> None:

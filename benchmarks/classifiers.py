@@ -1,30 +1,23 @@
-"""Episodes per second of the few-shot classifiers on given features, beside what is usually done per episode.
+"""Episodes per second of the few-shot classifiers on given features, beside what is usually done for each episode.
 
-    python benchmarks/classifiers.py [--quick]
-
-5-way 5-shot with 15 queries a class, float32. All sides run in turns in one process, and medians are compared: take the
-ratios, not the milliseconds. Writes what it prints to benchmarks/results/classifiers.txt (not with --quick).
+A part of `evaluation.py`. All sides run in turns in one process, and medians are compared.
 """
 
-import argparse
-import platform
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import sklearn
 import torch
 from sklearn.linear_model import LogisticRegression
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from bdc_layer import medians, peak_bytes, verdict
 from deepbdc.classifiers import LogisticClassifier, logistic, prototype
 from deepbdc.classifiers._products import class_weights, linear_scores, support_products
+from measure import medians, peak_bytes, verdict
 
-RESULTS = Path(__file__).parent / "results" / "classifiers.txt"
 WAY, SHOT, QUERY, C = 5, 5, 15, 2.0
 LOGISTIC_TARGET, GROWTH_TARGET, PROTOTYPE_TARGET = 20, 3, 10
 
@@ -148,32 +141,17 @@ def compare_prototypes(episodes: int, repeats: int) -> list[str]:
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few repeats, smaller batches, nothing written")
-    arguments = parser.parse_args()
+def report(quick: bool) -> Iterator[str]:
+    """The lines of all comparisons, as they come."""
     torch.manual_seed(0)
-    warnings.simplefilter("error")  # a fit that did not converge would be no comparison
-    lines = [
-        f"Classifiers, {WAY}-way {SHOT}-shot, {QUERY} queries a class, float32: medians of interleaved runs",
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()}; "
-        f"scikit-learn {sklearn.__version__} on one thread",
-    ]
-    print("\n".join(lines))
-    quick = arguments.quick
-    for run, episodes, repeats in (
+    yield ""
+    yield f"Classifiers, {WAY}-way {SHOT}-shot, {QUERY} queries a class: medians of interleaved runs; "
+    yield f"scikit-learn {sklearn.__version__} on one thread"
+    for compare, episodes, repeats in (
         (compare_logistic, 32 if quick else 128, 3 if quick else 15),
         (compare_growth, 4 if quick else 8, 3 if quick else 15),
         (compare_prototypes, 2 if quick else 4, 3 if quick else 7),
     ):
-        with torch.no_grad():
-            new = ["", *run(episodes, repeats)]
-        print("\n".join(new), flush=True)
-        lines += new
-    if not quick:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text("\n".join(lines) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("error")  # a fit that did not converge would be no comparison
+            yield from ["", *compare(episodes, repeats)]

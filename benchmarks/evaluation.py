@@ -11,11 +11,10 @@ import platform
 import time
 from pathlib import Path
 
-import classifiers
 import numpy as np
 import torch
-from bdc_layer import peak_bytes, verdict
 
+import classifiers
 from deepbdc import BDCPool, Embedding, create_backbone
 from deepbdc.backbones.base import Preprocessing
 from deepbdc.classifiers import create_classifier
@@ -24,6 +23,7 @@ from deepbdc.data.transforms import BatchTestTransform
 from deepbdc.episodes import Episodes, sample_episodes
 from deepbdc.evaluation import evaluate
 from deepbdc.methods import Method
+from measure import peak_bytes, verdict
 
 RESULTS = Path(__file__).parent / "results" / "evaluation.txt"
 TARGET = 20.0

@@ -120,7 +120,7 @@ def evaluate(
     seed: int = 0,
     *,
     bank: FeatureBank | None = None,
-    batch_size: int = 128,
+    batch_size: int = 64,
     device: str | torch.device = "cpu",
     budget: int = BUDGET,
     cache: str | Path | None = None,

@@ -55,7 +55,7 @@ def build_bank(
     embedding: Embedding,
     dataset: Dataset,
     *,
-    batch_size: int = 128,
+    batch_size: int = 64,
     device: str | torch.device = "cpu",
     budget: int = BUDGET,
     cache: str | Path | None = None,

@@ -30,11 +30,9 @@ class LogisticClassifier(Classifier):
         support, query = support.detach(), query.detach()
         products, factors = support_products(support, self.normalize)
         coefficients, intercept = self.fit_products(products, support_labels, way)
-        # One more column of coefficients makes the mean of the support set, where the intercept is given.
-        average = torch.full_like(coefficients[..., :1], 1 / coefficients.shape[1])
-        combined = class_weights(support, factors, torch.cat([coefficients, average], dim=-1))
-        weights, mean = combined[:, :-1], combined[:, -1:]
-        intercept = intercept - linear_scores(mean, weights, normalize=False)
+        # The intercept is given at the mean of the support set; the products tell the logits without it there.
+        intercept = intercept - (products.mean(dim=1, keepdim=True) @ coefficients)
+        weights = class_weights(support, factors, coefficients)
         return (linear_scores(query, weights, self.normalize) + intercept).to(query.dtype)
 
     def fit_products(self, products: Tensor, support_labels: Tensor, way: int) -> tuple[Tensor, Tensor]:

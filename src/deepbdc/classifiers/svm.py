@@ -69,7 +69,7 @@ def svm(C: float = 1.0, normalize: bool = True, standardize: bool = True) -> SVM
 def _decisions(within: np.ndarray, labels: np.ndarray, across: np.ndarray, C: float) -> np.ndarray:
     """Decision values ``(q, way)`` of an SVM that is trained on one episode."""
     from sklearn.svm import SVC
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     if len(across) == 0:
         return np.empty((0, int(labels.max()) + 1))
