@@ -147,11 +147,11 @@ def test_gradients() -> None:
 @settings(max_examples=5)
 @given(seed=seeds)
 def test_detects_what_correlation_misses(seed: int) -> None:
-    found = list(islice(relations(points=400, permutations=99, seed=seed), len(NONLINEAR)))
+    found = list(islice(relations(points=1000, permutations=99, seed=seed), len(NONLINEAR)))
     assert [relation.name for relation in found] == list(NONLINEAR)
     for relation in found:
-        assert abs(relation.corr) < 0.2, relation.name
-        assert relation.p_value <= 0.02, relation.name
+        assert abs(relation.corr) < 0.15, relation.name
+        assert relation.p_value <= 0.05, relation.name
         assert relation.bdcorr > 3 * np.mean(relation.shuffled), relation.name
 
 

@@ -68,11 +68,11 @@ def _forward(x: Tensor, t: Tensor, output: str, eps: float) -> tuple[Tensor, Ten
             torch.bmm(x[rows], x[rows].transpose(1, 2), out=distances)
             diagonal = distances.diagonal(dim1=1, dim2=2)
             squares = diagonal * scale
-            _add_outer_sum(distances, squares, squares + eps, old=-2 * scale)
+            work.add_outer_sum(distances, squares, squares + eps, old=-2 * scale)
             distances.clamp_(min=eps).sqrt_()
             diagonal.fill_(math.sqrt(eps))
             torch.mean(distances, dim=2, out=means)
-            _add_outer_sum(distances, -means, -_centred(means))
+            work.add_outer_sum(distances, -means, -_centred(means))
             _write_output(distances, output, result[rows])
     return result, row_means
 
@@ -95,9 +95,9 @@ def _backward(
         for rows in work.blocks():
             quotients = _symmetric_gradient(gradient[rows], output, work.matrices(0, rows))
             means = quotients.mean(dim=2) * -factor
-            _add_outer_sum(quotients, means, _centred(means), old=factor)
+            work.add_outer_sum(quotients, means, _centred(means), old=factor)
             distances = _read_output(result[rows], output, work.matrices(1, rows))
-            _add_outer_sum(distances, row_means[rows], _centred(row_means[rows]))
+            work.add_outer_sum(distances, row_means[rows], _centred(row_means[rows]))
             quotients.div_(distances.clamp_(min=math.sqrt(eps)))
             diagonal = quotients.diagonal(dim1=1, dim2=2)
             diagonal.zero_()  # x_k - x_k is nothing, but G_kk / sqrt(eps) is large: it would leave rounding noise
@@ -149,6 +149,8 @@ class _Workspace:
         most = max(1, min(math.ceil(entries / m**2), n * (m - 2) // (matrices * (m + 6))))
         self.size = max(1, math.ceil(n / max(1, math.ceil(n / most))))  # as few blocks, all of about one size
         self._matrices = x.new_empty(matrices, self.size, m, m)
+        self._left = x.new_ones(self.size, m, 2)
+        self._right = x.new_ones(self.size, 2, m)
 
     def blocks(self) -> Iterator[slice]:
         for start in range(0, self.samples, self.size):
@@ -158,18 +160,18 @@ class _Workspace:
         """A ``(block, m, m)`` buffer of unspecified content."""
         return self._matrices[which, : rows.stop - rows.start]
 
+    def add_outer_sum(self, matrices: Tensor, u: Tensor, v: Tensor, old: float | Tensor = 1.0) -> None:
+        """Make the matrices old · M_kl + u_k + v_l, in place, for u and v ``(b, m)``.
 
-def _add_outer_sum(matrices: Tensor, u: Tensor, v: Tensor, old: float | Tensor = 1.0) -> None:
-    """Make the matrices old · M_kl + u_k + v_l, in place, for u and v ``(b, m)``.
-
-    A product of two thin matrices does it in one pass over the memory, where products are exact enough.
-    """
-    if isinstance(old, float) and _products_are_exact():
-        left = torch.stack((u, torch.ones_like(u)), dim=2)
-        right = torch.stack((torch.ones_like(v), v), dim=1)
-        matrices.baddbmm_(left, right, beta=old)
-    else:
-        matrices.mul_(old).add_(u[:, :, None]).add_(v[:, None, :])
+        A product of two thin matrices does it in one pass over the memory, where products are exact enough.
+        """
+        if isinstance(old, float) and _products_are_exact():
+            left, right = self._left[: len(u)], self._right[: len(u)]
+            left[:, :, 0] = u
+            right[:, 1] = v
+            matrices.baddbmm_(left, right, beta=old)
+        else:
+            matrices.mul_(old).add_(u[:, :, None]).add_(v[:, None, :])
 
 
 def _products_are_exact() -> bool:
