@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+import warnings
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -308,6 +309,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     from deepbdc import __version__
 
+    warnings.formatwarning = lambda message, *_, **__: f"Note: {message}\n"  # for people, without the line of code
     parser = ArgumentParser(
         prog="deepbdc",
         version=__version__,
