@@ -329,3 +329,12 @@ def test_contact_sheet(tmp_path: Path, arrays: Arrays) -> None:
     assert sheet.shape == (18 * 34, 290 + 5 * 34, 3)
     first = int(np.flatnonzero(arrays["class_split"] == "train")[0])
     np.testing.assert_array_equal(sheet[1:33, 290 + 34 : 290 + 66], arrays["images"][40 * first + 1])
+
+
+def test_the_counts_are_those_that_the_list_tells(arrays: Arrays) -> None:
+    from deepbdc.data import benchmarks
+
+    title = benchmarks.get("glyphs").title
+    parts = arrays["class_split"].tolist()
+    for split, words in (("train", "to train"), ("val", "for val"), ("test", "for test")):
+        assert re.search(rf"\b{parts.count(split)} (classes )?of [^0-9]*{words}", title)

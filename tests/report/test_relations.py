@@ -12,7 +12,7 @@ from deepbdc.report.relations import LINEAR, NONLINEAR, draw, measure, relations
 @pytest.fixture(scope="module")
 def found() -> list:  # type: ignore[type-arg]
     """The sample of the demo."""
-    return list(relations(points=1000, permutations=99, seed=0))
+    return list(relations(permutations=99, seed=0))
 
 
 def test_correlation_misses_the_nonlinear_ones_and_bdcorr_does_not(found: list) -> None:  # type: ignore[type-arg]
