@@ -154,9 +154,9 @@ _TABLE: dict[str, dict[str, Any]] = {
         ),
     },
     "glyphs": {
-        "title": "Characters of nine scripts, 40 pictures each, drawn from the fonts that matplotlib ships: 220 classes "
-        "of Latin, Greek, Cyrillic and Canadian syllabics to train, 45 of Georgian and Lao for val, 71 of Armenian, "
-        "Arabic and Hebrew for test",
+        "title": "Characters of nine scripts, 40 pictures each, drawn from the fonts that matplotlib ships: 220 "
+        "classes of Latin, Greek, Cyrillic and Canadian syllabics to train, 45 of Georgian and Lao for val, 71 of "
+        "Armenian, Arabic and Hebrew for test",
         "layout": "embedded",
         "licence": "free to use; made on this machine",
         "home": "made on first use, nothing to download",
