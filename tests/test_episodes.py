@@ -1,4 +1,5 @@
 import hashlib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,22 @@ def test_unbalanced_queries_are_unbalanced() -> None:
     assert any(0 in share for share in shares)
 
 
+def test_every_unbalanced_share_is_equally_likely() -> None:
+    episodes = sample_episodes(DATA, way=3, shot=1, query=1, count=5000, unbalanced=True)
+    shares = Counter(tuple(np.bincount(e.query_labels, minlength=3)) for e in episodes)
+    assert len(shares) == 10  # ways to write 3 as a sum of three
+    assert all(abs(count - 500) < 100 for count in shares.values())
+
+
+def test_all_seeds_differ_and_all_integers_are_taken() -> None:
+    seeds = [0, 1, 2**32, 2**63, 2**63 + 1, 2**64 - 1]
+    assert len({digest(sample_episodes(DATA, count=3, seed=seed)) for seed in seeds}) == len(seeds)
+    one = sample_episodes(DATA, np.int64(3), np.int32(1), count=np.int64(4))  # type: ignore[arg-type]
+    assert digest(one) == digest(sample_episodes(DATA, 3, 1, count=4))
+    with pytest.raises(TypeError, match="shot must be an integer or a range"):
+        sample_episodes(DATA, shot=1.0)  # type: ignore[arg-type]
+
+
 def test_distinct_content() -> None:
     with_copies = dataset(images=20, copies=10)
     pixels = with_copies.images
@@ -130,8 +147,17 @@ def test_save_and_load(tmp_path: Path, way: int | tuple[int, int]) -> None:
 
 def test_other_files_are_answered_in_words(tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(b"noise")
-    with pytest.raises(ValueError, match="is not a file of episodes"):
+    with pytest.raises(ValueError, match=r"x\.npz is damaged"):
         Episodes.load(tmp_path / "x.npz")
+    np.savez(tmp_path / "y.npz", images=np.zeros(3))
+    with pytest.raises(ValueError, match=r"y\.npz is not a file of episodes"):
+        Episodes.load(tmp_path / "y.npz")
+    sample_episodes(DATA, count=5).save(tmp_path / "z.npz")
+    whole = (tmp_path / "z.npz").read_bytes()
+    for content in (whole[: len(whole) // 2], whole[:300] + b"\x00\xff" + whole[302:]):
+        (tmp_path / "z.npz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"z\.npz is damaged"):
+            Episodes.load(tmp_path / "z.npz")
     with pytest.raises(FileNotFoundError):
         Episodes.load(tmp_path / "none.npz")
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import Tensor
 
 from deepbdc import BDCPool, Embedding, create_backbone
 from deepbdc.backbones.base import Preprocessing
@@ -15,6 +16,7 @@ from deepbdc.episodes import sample_episodes
 from deepbdc.evaluation import EvaluationResult, evaluate
 from deepbdc.feature_bank import build_bank
 from deepbdc.methods import Method
+from deepbdc.pooling import Pool
 
 
 def dataset(classes: int = 7, images: int = 20, noise: float = 60, seed: int = 0) -> ArrayDataset:
@@ -156,3 +158,34 @@ def test_mistakes() -> None:
         evaluate(method(), DATA, episodes=sample_episodes(other, count=2))
     with pytest.raises(ValueError, match="bank was made of another data set"):
         evaluate(method(), DATA, episodes=2, bank=build_bank(network(), other))
+    with pytest.raises(ValueError, match="made by another network"):
+        evaluate(method(), DATA, episodes=2, bank=build_bank(pixel_embedding(16), DATA))
+
+
+class Maps(Pool):
+    """Feature maps as they are."""
+
+    out_features = 64
+
+    def represent(self, reduced: Tensor) -> Tensor:
+        return reduced
+
+
+def test_a_pool_inside_the_classifier_is_part_of_the_method_and_in_evaluation_mode() -> None:
+    torch.manual_seed(0)
+    pool = BDCPool(16, reduce_to=4).train()
+    classifier = create_classifier("prototype", prototype="mean_features", pool=pool)
+    tried = Method(Embedding(create_backbone("conv4", width=0.25), Maps(), Preprocessing(16, 16)), classifier)
+    assert any(name.startswith("classifier_pool.") for name in tried.state_dict())
+    before = {name: value.clone() for name, value in tried.state_dict().items()}
+    first = evaluate(tried, DATA, episodes=10)
+    assert all(torch.equal(before[name], value) for name, value in tried.state_dict().items())
+    assert pool.training
+    with torch.no_grad():
+        pool.t.add_(1)
+    assert evaluate(tried, DATA, episodes=10).weights_fingerprint != first.weights_fingerprint
+
+
+def test_classes_that_were_not_asked_have_no_accuracy() -> None:
+    result = evaluate(method(), DATA, way=2, episodes=1, confusion=True)
+    assert len(result.class_accuracies) == 2

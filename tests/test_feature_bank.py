@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -56,17 +57,17 @@ def test_every_image_is_embedded_in_evaluation_mode(batch_size: int) -> None:
 @pytest.mark.parametrize(
     ("budget", "kept", "tolerance"),
     [
-        (30 * 36 * 4, "representations, float32", 1e-5),
-        (30 * 36 * 4 - 1, "reduced maps, float32", 1e-5),
-        (30 * 32 * 4 - 1, "representations, float16", 2e-3),
-        (30 * 36 * 2 - 1, "reduced maps, float16", 2e-3),
+        (30 * 136 * 4, "representations, float32", 1e-5),
+        (30 * 136 * 4 - 1, "representations, float16", 2e-3),
+        (30 * 136 * 2 - 1, "reduced maps, float32", 1e-5),
+        (30 * 64 * 4 - 1, "reduced maps, float16", 2e-3),
     ],
 )
 def test_the_budget_decides_what_is_kept(budget: int, kept: str, tolerance: float) -> None:
-    """A representation has 36 numbers, the reduced map 8 × 2 × 2 = 32."""
+    """A representation has 136 numbers, the map that it is made of 16 × 2 × 2 = 64."""
     torch.manual_seed(0)
     backbone = create_backbone("conv4", width=0.25, removed_downsamplings=0)
-    network = Embedding(backbone, BDCPool(16, reduce_to=8), Preprocessing(32, 32)).eval()
+    network = Embedding(backbone, BDCPool(16), Preprocessing(32, 32)).eval()
     dataset = array_dataset()
     bank = build_bank(network, dataset, budget=budget)
     assert bank.kept == kept
@@ -158,6 +159,42 @@ def test_a_damaged_cache_is_never_used(damage: str, tmp_path: Path) -> None:
     assert network.seen == 31
     assert torch.equal(bank.features, target)
     assert json.loads(file.with_suffix(".json").read_text())["shape"] == [30, 136]
+
+
+def test_a_failure_leaves_no_file_behind(tmp_path: Path) -> None:
+    dataset = array_dataset(6)
+    files = [tmp_path / f"{index}.png" for index in range(6)]
+    for index, file in enumerate(files):
+        dataset.image(index).save(file)
+    folder = FolderDataset(files, dataset.labels.numpy(), dataset.class_names, "files", "test")
+    files[5].write_bytes(b"noise")
+    with pytest.raises(ValueError, match=r"5\.png: not a readable image"):
+        build_bank(counting(), folder, cache=tmp_path / "cache", batch_size=2)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_changed_file_is_embedded_again(tmp_path: Path) -> None:
+    """Also when it has the size, and the modification time, of the one before."""
+    colours = [Image.new("RGB", (32, 32), colour) for colour in ("red", "blue")]
+    file = tmp_path / "a.bmp"
+    colours[0].save(file)
+    before = file.stat()
+    folder = FolderDataset([file], np.array([0]), ["a"], "files", "test")
+    first = build_bank(counting(), folder, cache=tmp_path / "cache").features.clone()
+    colours[1].save(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.stat().st_size == before.st_size
+    assert not torch.equal(build_bank(counting(), folder, cache=tmp_path / "cache").features, first)
+
+
+def test_half_precision_that_would_overflow_is_refused() -> None:
+    class Huge(Embedding):
+        def reduced_map(self, images: Tensor) -> Tensor:
+            return super().reduced_map(images) * 1e6
+
+    network = Huge(create_backbone("conv4", width=0.25), BDCPool(16), Preprocessing(32, 32))
+    with pytest.raises(MemoryError, match="too large for half precision"):
+        build_bank(network, array_dataset(), budget=30 * 136 * 2)
 
 
 def test_weights_fingerprint() -> None:

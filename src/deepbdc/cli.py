@@ -85,6 +85,7 @@ def evaluate_model(
     cache: str | None = None,
     root: str | None = None,
     output: str | None = None,
+    skip_bad: bool = False,
 ) -> None:
     """Evaluate a few-shot model on episodes of a data set.
 
@@ -111,6 +112,7 @@ def evaluate_model(
         cache: A folder for features, so that a second evaluation of the same model starts at once.
         root: Where prepared benchmarks lie (default: $DEEPBDC_DATA, else ~/.cache/deepbdc).
         output: Also write the results as JSON to this file.
+        skip_bad: Leave out files that are no readable images, with a note, instead of stopping at the first.
     """
     from rich.console import Console
 
@@ -134,7 +136,7 @@ def evaluate_model(
             removed_downsamplings=removed_downsamplings,
             size=size,
         )
-        results = run(request, cache=cache, root=root, output=output, progress=console.is_terminal)
+        results = run(request, cache=cache, root=root, output=output, skip_bad=skip_bad, progress=console.is_terminal)
     console.print(table(request, results))
     if output is not None:
         console.print(f"Results: {output}", markup=False)

@@ -27,6 +27,10 @@ class Embedding(nn.Module):
         self.pool = pool
         self.preprocessing = preprocessing or backbone.preprocessing
 
+    def extra_repr(self) -> str:
+        """The settings that ``print`` shows."""
+        return f"preprocessing={self.preprocessing}"
+
     @property
     def out_features(self) -> int:
         """Numbers in the representation of an image."""

@@ -2,7 +2,7 @@
 
 import io
 import json
-import os
+import operator
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+
+from deepbdc._files import read_npz, temporary
 
 Indices = NDArray[np.int64]
 Range = int | tuple[int, int]
@@ -95,21 +97,17 @@ class Episodes:
         buffer = io.BytesIO()
         arrays: dict[str, Any] = {"header": np.array(json.dumps(header)), "sizes": sizes, **columns}
         np.savez_compressed(buffer, **arrays)
-        temporary = Path(f"{path}.{os.getpid()}.tmp")
-        temporary.write_bytes(buffer.getvalue())
-        os.replace(temporary, path)
+        with temporary(Path(path)) as part:
+            part.write_bytes(buffer.getvalue())
 
     @staticmethod
     def load(path: str | Path) -> "Episodes":
         """Read what `save` wrote."""
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                header, sizes = json.loads(str(file["header"])), file["sizes"]
-                columns = {name: file[name].astype(np.int64) for name in _COLUMNS}
-        except (ValueError, KeyError, OSError, EOFError) as error:
-            if isinstance(error, FileNotFoundError):
-                raise
-            raise ValueError(f"{path} is not a file of episodes: {error}") from error
+        file = read_npz(path)
+        if not {"header", "sizes", *_COLUMNS} <= file.keys():
+            raise ValueError(f"{path} is not a file of episodes")
+        header, sizes = json.loads(str(file["header"])), file["sizes"]
+        columns = {name: file[name].astype(np.int64) for name in _COLUMNS}
         ends = {name: np.cumsum(sizes[:, column])[:-1] for name, column in _COLUMNS.items()}
         parts = {name: np.split(columns[name], ends[name]) for name in _COLUMNS}
         items = tuple(Episode(**{name: parts[name][index] for name in _COLUMNS}) for index in range(len(sizes)))
@@ -144,10 +142,12 @@ def sample_episodes(
         shot: Support images a class, or an inclusive range.
         query: Query images a class.
         count: How many episodes.
-        seed: Any non-negative integer.
+        seed: Any integer from 0 to 2⁶⁴ - 1.
         unbalanced: Share the way · query query images among the classes at random (each share equally likely).
         distinct_content: Take of images with the same content only the first (reads all images once).
     """
+    way, shot = _plain_range("way", way), _plain_range("shot", shot)
+    query, count, seed = operator.index(query), operator.index(count), operator.index(seed)
     settings = Settings(way, shot, query, count, seed, unbalanced, distinct_content)
     members = _members(dataset, distinct_content)
     _check_settings(settings, dataset.class_names, members)
@@ -169,9 +169,9 @@ def _check_settings(settings: Settings, class_names: tuple[str, ...], members: l
         fewest, most = _range(getattr(settings, name))
         if not 1 <= fewest <= most:
             raise ValueError(f"{name} must be at least 1, or a range (fewest, most), got {getattr(settings, name)}")
-    if settings.query < 1 or settings.count < 1 or settings.seed < 0:
+    if settings.query < 1 or settings.count < 1 or not 0 <= settings.seed < 2**64:
         given = f"{settings.query}, {settings.count} and {settings.seed}"
-        raise ValueError(f"query and count must be at least 1 and seed at least 0, got {given}")
+        raise ValueError(f"query and count must be at least 1 and seed at least 0 and below 2^64, got {given}")
     way, shot = _range(settings.way)[1], _range(settings.shot)[1]
     if way > len(members):
         raise ValueError(f"{way}-way episodes need {way} classes, but the data set has {len(members)}")
@@ -184,7 +184,7 @@ def _check_settings(settings: Settings, class_names: tuple[str, ...], members: l
 
 
 def _draw(settings: Settings, members: list[Indices], number: int) -> Episode:
-    stream = np.random.Philox(key=[settings.seed, number])
+    stream = np.random.Philox(key=np.array([settings.seed, number], dtype=np.uint64))
     way = _between(stream, _range(settings.way))
     shot = _between(stream, _range(settings.shot))
     classes = _choose(stream, np.arange(len(members)), way)
@@ -218,8 +218,9 @@ def _shares(stream: np.random.Philox, settings: Settings, available: list[int]) 
     way, total = len(available), len(available) * settings.query
     if not settings.unbalanced:
         return [settings.query] * way
-    cuts = np.sort(stream.random_raw(way - 1) % np.uint64(total + 1)).astype(np.int64)
-    shares = [int(share) for share in np.diff(np.concatenate([[0], cuts, [total]]))]
+    # Of total + way - 1 places in a row, way - 1 are bars between the classes, and the others query images.
+    bars = np.sort(_choose(stream, np.arange(total + way - 1), way - 1))
+    shares = [int(share) for share in np.diff(np.concatenate([[-1], bars, [total + way - 1]])) - 1]
     surplus = 0
     for label in [*range(way), *range(way)]:
         wanted = shares[label] + surplus
@@ -228,5 +229,15 @@ def _shares(stream: np.random.Philox, settings: Settings, available: list[int]) 
     return shares
 
 
+def _plain_range(name: str, value: Range) -> Range:
+    """An int, or two of them, whatever kind of integers was given."""
+    try:
+        return (
+            (operator.index(value[0]), operator.index(value[1])) if isinstance(value, tuple) else operator.index(value)
+        )
+    except (TypeError, IndexError):
+        raise TypeError(f"{name} must be an integer or a range (fewest, most), got {value!r}") from None
+
+
 def _range(value: Range) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+    return value if isinstance(value, tuple) else (value, value)

@@ -2,11 +2,9 @@
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from deepbdc._files import write_text
+from deepbdc.backbones.base import evaluating
 from deepbdc.data.dataset import Dataset
 from deepbdc.episodes import Episode, Episodes, Range, sample_episodes
-from deepbdc.feature_bank import BUDGET, FeatureBank, build_bank
+from deepbdc.feature_bank import FeatureBank, build_bank, weights_fingerprint
 from deepbdc.methods.base import Method
 
 _NUMBERS_AT_A_TIME = 2**25  # of representations in a batch of episodes: 128 MB
@@ -31,6 +31,8 @@ class EvaluationResult:
     shot: Range
     query: int
     seed: int
+    unbalanced: bool
+    distinct_content: bool
     dataset: str
     split: str
     classifier: str
@@ -55,12 +57,12 @@ class EvaluationResult:
 
     @property
     def class_accuracies(self) -> dict[str, float]:
-        """The share of right answers for each class, in percent; needs ``evaluate(..., confusion=True)``."""
+        """The share of right answers for each class that was queried, in percent; needs ``confusion=True``."""
         if self.confusion is None:
             raise ValueError("this result has no confusion matrix: evaluate(..., confusion=True) makes one")
         right, total = self.confusion.diagonal(), self.confusion.sum(axis=1)
-        values = 100 * right / np.maximum(total, 1)
-        return {name: float(value) for name, value in zip(self.class_names, values, strict=True)}
+        rows = zip(self.class_names, right, total, strict=True)
+        return {name: 100 * float(hits / asked) for name, hits, asked in rows if asked}
 
     def compare(self, other: "EvaluationResult") -> "Comparison":
         """How much better this result is than another on the same episodes."""
@@ -75,9 +77,7 @@ class EvaluationResult:
 
     def save(self, path: str | Path) -> None:
         """Write the result as JSON."""
-        temporary = Path(f"{path}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        write_text(path, json.dumps(self.as_json(), indent=1) + "\n")
 
     def as_json(self) -> dict[str, Any]:
         """The result in plain values, with mean and interval."""
@@ -122,7 +122,7 @@ def evaluate(
     bank: FeatureBank | None = None,
     batch_size: int = 64,
     device: str | torch.device = "cpu",
-    budget: int = BUDGET,
+    budget: int | None = None,
     cache: str | Path | None = None,
     progress: bool = False,
     confusion: bool = False,
@@ -142,7 +142,7 @@ def evaluate(
         confusion: Also count which class was taken for which.
     """
     start = time.perf_counter()
-    if isinstance(episodes, int):
+    if not isinstance(episodes, Episodes):
         episodes = sample_episodes(dataset, way, shot, query, episodes, seed)
     episodes.check(dataset)
     if bank is None:
@@ -150,6 +150,8 @@ def evaluate(
         bank = build_bank(method.embedding, dataset, **options, progress=progress)
     if bank.data_fingerprint != dataset.fingerprint:
         raise ValueError("the feature bank was made of another data set")
+    if bank.weights_fingerprint != weights_fingerprint(method.embedding):
+        raise ValueError("the feature bank was made by another network, or by this one with other weights")
     accuracies, counts = _score(method, bank, episodes, len(dataset.class_names))
     settings = episodes.settings
     return EvaluationResult(
@@ -158,6 +160,8 @@ def evaluate(
         shot=settings.shot,
         query=settings.query,
         seed=settings.seed,
+        unbalanced=settings.unbalanced,
+        distinct_content=settings.distinct_content,
         dataset=dataset.name,
         split=dataset.split,
         classifier=repr(method.classifier),
@@ -165,7 +169,7 @@ def evaluate(
         kept=bank.kept,
         seconds=time.perf_counter() - start,
         data_fingerprint=bank.data_fingerprint,
-        weights_fingerprint=bank.weights_fingerprint,
+        weights_fingerprint=weights_fingerprint(method),
         episodes_fingerprint=_episodes_fingerprint(episodes),
         class_names=dataset.class_names,
         confusion=counts if confusion else None,
@@ -176,30 +180,33 @@ def _score(
     method: Method, bank: FeatureBank, episodes: Episodes, classes: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Accuracy of each episode in percent ``(episodes,)``, and counts of (true, predicted) classes."""
-    accuracies, counts = [], np.zeros((classes, classes), dtype=np.int64)
+    accuracies, counts = np.zeros(len(episodes)), np.zeros((classes, classes), dtype=np.int64)
     numbers = bank.rows(np.arange(1)).numel()
-    for batch in _batches(episodes, numbers):
+    for places in _batches(episodes, numbers):
+        batch = [episodes[place] for place in places]
         support, query = (
             bank.rows(indices.reshape(-1)).unflatten(0, indices.shape)
             for indices in (_stack(batch, "support"), _stack(batch, "query"))
         )
-        with torch.inference_mode():
+        with evaluating(method), torch.inference_mode():
             scores = method.classify(support, torch.from_numpy(_stack(batch, "support_labels")), query)
         predicted, true = scores.argmax(dim=-1).cpu().numpy(), _stack(batch, "query_labels")
-        accuracies.append(100 * (predicted == true).mean(axis=1))
+        accuracies[places] = 100 * (predicted == true).mean(axis=1)
         named = _stack(batch, "classes")
         pairs = (np.take_along_axis(named, true, 1), np.take_along_axis(named, predicted, 1))
         np.add.at(counts, pairs, 1)
-    return np.concatenate(accuracies), counts
+    return accuracies, counts
 
 
-def _batches(episodes: Episodes, numbers: int) -> Iterator[list[Episode]]:
-    """Runs of episodes of one shape, few enough for the memory."""
-    for shape, run in groupby(episodes, key=lambda episode: episode.shape):
+def _batches(episodes: Episodes, numbers: int) -> Iterator[list[int]]:
+    """The places of episodes of one shape, few enough at a time for the memory."""
+    by_shape: dict[tuple[int, int, int], list[int]] = {}
+    for place, episode in enumerate(episodes):
+        by_shape.setdefault(episode.shape, []).append(place)
+    for shape, places in by_shape.items():
         most = max(1, _NUMBERS_AT_A_TIME // ((shape[1] + shape[2]) * numbers))
-        members = list(run)
-        for start in range(0, len(members), most):
-            yield members[start : start + most]
+        for start in range(0, len(places), most):
+            yield places[start : start + most]
 
 
 def _stack(batch: Sequence[Episode], name: str) -> NDArray[np.int64]:

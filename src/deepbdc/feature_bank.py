@@ -5,6 +5,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,18 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from deepbdc._files import temporary, write_text
 from deepbdc.backbones.base import evaluating
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.data.transforms import BatchTestTransform, test_transform
 from deepbdc.embedding import Embedding
 
-BUDGET = 4 * 2**30
 _FORMS = (  # what to keep of each image, best first: (whole representations or what they are made of, dtype)
     ("representations", torch.float32),
-    ("reduced maps", torch.float32),
     ("representations", torch.float16),
+    ("reduced maps", torch.float32),  # to be pooled anew for every episode: slower
     ("reduced maps", torch.float16),
 )
 
@@ -57,7 +58,7 @@ def build_bank(
     *,
     batch_size: int = 64,
     device: str | torch.device = "cpu",
-    budget: int = BUDGET,
+    budget: int | None = None,
     cache: str | Path | None = None,
     progress: bool = False,
 ) -> FeatureBank:
@@ -68,41 +69,54 @@ def build_bank(
         dataset: The images.
         batch_size: Images embedded at a time.
         device: Where to embed; the bank itself is on the CPU.
-        budget: Bytes that the bank may take. If representations do not fit, what they are made of is kept instead, and
-            if need be in half precision; `FeatureBank.kept` says which.
+        budget: Bytes that the bank may take (default: a quarter of the machine's memory). If representations do not
+            fit, half precision is tried, and then what they are made of; `FeatureBank.kept` says which.
         cache: A folder for files of features. A file is found again by the weights, the pre-processing and the data, so
             a second evaluation starts at once; a damaged one is noticed and made anew.
         progress: Show a progress bar with images a second and the time left.
     """
     weights = weights_fingerprint(embedding)
+    budget = _memory() // 4 if budget is None else budget
     embedding = embedding.to(device)
     with evaluating(embedding), torch.inference_mode():
         form, dtype, shape = _choose_form(embedding, dataset, budget)
         kept = f"{form}, {str(dtype).removeprefix('torch.')}"
         key = hashlib.blake2b(f"{weights} {dataset.cache_key} {kept}".encode(), digest_size=16).hexdigest()
-        features = None if cache is None else _read_cache(Path(cache), key, (len(dataset), *shape))
+        path = None if cache is None else Path(cache) / f"{key}.npy"
+        features = None if path is None else _read_cache(path, (len(dataset), *shape))
         if features is None:
-            out = _Output(cache, key, (len(dataset), *shape), dtype)
             embed = embedding if form == "representations" else embedding.reduced_map
-            for start, batch in _progress(_batches(embedding, dataset, batch_size), len(dataset), progress):
-                out.write(start, embed(batch.to(device)))
-            features = out.finish()
+            batches = _progress(_batches(embedding, dataset, batch_size), len(dataset), progress)
+            with _output(path, (len(dataset), *shape), dtype) as array:
+                for start, batch in batches:
+                    _write(array, start, embed(batch.to(device)))
+            features = torch.from_numpy(array) if path is None else _read_cache(path, (len(dataset), *shape))
+            assert features is not None
     return FeatureBank(features, kept, embedding, dataset.fingerprint, weights)
 
 
-def weights_fingerprint(embedding: Embedding) -> str:
-    """A hash of the network's structure, weights and pre-processing."""
-    digest = hashlib.blake2b(f"{embedding}{embedding.preprocessing}".encode(), digest_size=12)
-    for name, value in sorted(embedding.state_dict().items()):
+def weights_fingerprint(network: nn.Module) -> str:
+    """A hash of a network's structure (an embedding's includes its pre-processing) and weights."""
+    digest = hashlib.blake2b(str(network).encode(), digest_size=12)
+    for name, value in sorted(network.state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
+def _memory() -> int:
+    """Bytes of memory of this machine; 8 GB where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 8 * 2**30
+
+
 def _choose_form(embedding: Embedding, dataset: Dataset, budget: int) -> tuple[str, torch.dtype, tuple[int, ...]]:
     """The best of `_FORMS` that fits the budget, and the shape of what is kept of one image."""
     device = next(embedding.parameters(), torch.zeros(())).device
-    reduced = embedding.reduced_map(_load(embedding, dataset, np.arange(1)).to(device))
+    _, first = next(_batches(embedding, dataset, size=1))
+    reduced = embedding.reduced_map(first.to(device))
     shapes = {"reduced maps": reduced.shape[1:], "representations": embedding.represent(reduced).shape[1:]}
     sizes = []
     for form, dtype in _FORMS:
@@ -116,16 +130,16 @@ def _choose_form(embedding: Embedding, dataset: Dataset, budget: int) -> tuple[s
     )
 
 
-def _load(embedding: Embedding, dataset: Dataset, indices: NDArray[np.int64]) -> Tensor:
-    if isinstance(dataset, ArrayDataset):
-        return BatchTestTransform(embedding.preprocessing)(dataset.images[indices])
-    transform = test_transform(embedding.preprocessing)
-    return torch.stack([transform(dataset.image(int(index))) for index in indices])
-
-
 def _batches(embedding: Embedding, dataset: Dataset, size: int) -> Iterator[tuple[int, Tensor]]:
+    """Batches of images as the embedding wants them, each with its place in the data set."""
+    whole = BatchTestTransform(embedding.preprocessing)
+    single = test_transform(embedding.preprocessing)
     for start in range(0, len(dataset), size):
-        yield start, _load(embedding, dataset, np.arange(start, min(start + size, len(dataset))))
+        stop = min(start + size, len(dataset))
+        if isinstance(dataset, ArrayDataset):
+            yield start, whole(dataset.images[start:stop])
+        else:
+            yield start, torch.stack([single(dataset.image(index)) for index in range(start, stop)])
 
 
 def _progress(batches: Iterator[tuple[int, Tensor]], total: int, show: bool) -> Iterator[tuple[int, Tensor]]:
@@ -140,38 +154,30 @@ def _progress(batches: Iterator[tuple[int, Tensor]], total: int, show: bool) -> 
             bar.update(task, advance=len(batch), speed=f"{bar.tasks[0].speed or 0:.0f} images/s")
 
 
-class _Output:
-    """Where features are written: in memory, or into a file that gets its name when it is complete."""
-
-    def __init__(self, cache: str | Path | None, key: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.path = None if cache is None else Path(cache) / f"{key}.npy"
-        kind = np.float32 if dtype == torch.float32 else np.float16
-        self.array: Any = np.empty(shape, dtype=kind)
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
-            self.array = np.lib.format.open_memmap(self.temporary, mode="w+", dtype=kind, shape=shape)
-
-    def write(self, start: int, features: Tensor) -> None:
-        self.array[start : start + len(features)] = features.cpu().numpy()
-
-    def finish(self) -> Tensor:
-        if self.path is not None:
-            self.array.flush()
-            shape = list(self.array.shape)
-            del self.array
-            header = json.dumps({"shape": shape, "digest": _digest(self.temporary)})
-            os.replace(self.temporary, self.path)
-            temporary = self.path.with_suffix(f".{os.getpid()}.json.tmp")
-            temporary.write_text(header, encoding="utf-8")
-            os.replace(temporary, self.path.with_suffix(".json"))
-            self.array = np.load(self.path, mmap_mode="c")
-        return torch.from_numpy(self.array)
+@contextmanager
+def _output(path: Path | None, shape: tuple[int, ...], dtype: torch.dtype) -> Iterator[Any]:
+    """An array to write features into: in memory, or in a file that gets its name when it is complete."""
+    kind = np.float32 if dtype == torch.float32 else np.float16
+    if path is None:
+        yield np.empty(shape, dtype=kind)
+        return
+    with temporary(path) as part:
+        array = np.lib.format.open_memmap(part, mode="w+", dtype=kind, shape=shape)
+        yield array
+        array.flush()
+        header = json.dumps({"shape": list(shape), "digest": _digest(part)})
+    write_text(path.with_suffix(".json"), header)
 
 
-def _read_cache(cache: Path, key: str, shape: tuple[int, ...]) -> Tensor | None:
+def _write(array: Any, start: int, features: Tensor) -> None:
+    values = features.cpu().numpy()
+    if array.dtype == np.float16 and np.abs(values).max(initial=0) > np.finfo(np.float16).max:
+        raise MemoryError("the features do not fit the budget, and are too large for half precision: raise the budget")
+    array[start : start + len(values)] = values
+
+
+def _read_cache(path: Path, shape: tuple[int, ...]) -> Tensor | None:
     """The features of an earlier run, if the file is there and is what was written."""
-    path = cache / f"{key}.npy"
     if not path.is_file() or not path.with_suffix(".json").is_file():
         return None
     try:

@@ -77,6 +77,20 @@ def test_folder_of_classes_with_a_split_file(tmp_path: Path, where: str) -> None
     assert load_dataset(tmp_path / "images", "train", split_file=given).class_names == ("c",)
 
 
+def test_a_class_may_be_called_train_if_there_is_a_split_file(tmp_path: Path) -> None:
+    write_tree(tmp_path, {"train": 2, "bus": 3})
+    (tmp_path / "splits.json").write_text(json.dumps({"train": ["bus"], "test": ["train"]}))
+    assert load_dataset(tmp_path, "test").class_names == ("train",)
+
+
+@pytest.mark.parametrize("cut", [10, 400])
+def test_a_damaged_npz_is_named(tmp_path: Path, cut: int) -> None:
+    path = write_npz(tmp_path / "x.npz")
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(ValueError, match=r"x\.npz is damaged"):
+        load_dataset(path, "test")
+
+
 def test_npz_sorts_the_classes(tmp_path: Path) -> None:
     dataset = load_dataset(write_npz(tmp_path / "x.npz"), "test")
     assert isinstance(dataset, ArrayDataset)
@@ -103,8 +117,9 @@ def test_fingerprints_tell_data_sets_apart(tmp_path: Path) -> None:
     folder = load_dataset(write_tree(tmp_path / "a", TREE), "test")
     copy = load_dataset(write_tree(tmp_path / "b", TREE), "test")
     assert folder.fingerprint == copy.fingerprint
+    before = copy.cache_key
     os.utime(tmp_path / "b/test/bee/0.png", (1, 1))
-    assert load_dataset(tmp_path / "b", "test").cache_key != copy.cache_key
+    assert load_dataset(tmp_path / "b", "test").cache_key != before
     write_images(tmp_path / "b/test/bee", 3, seed=4)
     assert load_dataset(tmp_path / "b", "test").fingerprint != copy.fingerprint
 
@@ -141,6 +156,10 @@ def test_mistakes_in_folders(tmp_path: Path) -> None:
     os.link(tmp_path / "twice/test/bee/0.png", tmp_path / "twice/test/zebra/again.png")
     with pytest.raises(ValueError, match="one image file stands in it twice"):
         load_dataset(tmp_path / "twice", "test")
+    write_tree(tmp_path / "across", TREE)
+    os.link(tmp_path / "across/test/bee/0.png", tmp_path / "across/train/ant/again.png")
+    with pytest.raises(ValueError, match="one image file stands in it twice"):
+        load_dataset(tmp_path / "across", "test")
     write_tree(tmp_path / "empty", TREE)
     (tmp_path / "empty/test/ghost").mkdir()
     with pytest.raises(ValueError, match="classes without images: ghost"):
@@ -185,6 +204,9 @@ def test_mistakes_in_split_files(content: str, message: str, tmp_path: Path) -> 
         ({"class_split": np.array(["test"])}, "3 class names but 1 entries"),
         ({"class_split": np.array(["train"] * 3)}, "no classes in the split 'test', only in train"),
         ({"class_names": np.array(["a", "a", "b"])}, "a class twice: a"),
+        ({"class_names": np.array(["a", "b", "a"])}, "a class twice: a; splits share no class"),
+        ({"class_split": np.array(["Test", "Test", "Train"])}, "class_split must be train, val, test, got Test, Train"),
+        ({"labels": np.zeros(6)}, "labels must be integers"),
     ],
 )
 def test_mistakes_in_arrays(changes: dict[str, object], message: str, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from deepbdc._files import temporary
+
 _LARGEST_READ = 2**30
 _COPY_BYTES = 2**20
 
@@ -78,24 +80,11 @@ class Member:
 
 
 @contextmanager
-def temporary(target: Path) -> Iterator[Path]:
-    """A name beside ``target`` to write to; it takes the place of ``target`` when the block ends well."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    part.unlink(missing_ok=True)
-    try:
-        yield part
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-@contextmanager
 def _in_words(name: object) -> Iterator[None]:
     """What the decoders raise on a damaged archive, as :class:`UnreadableArchive`."""
     try:
         yield
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, lzma.LZMAError, RuntimeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # The disk, not the archive.
         raise UnreadableArchive(
@@ -123,7 +112,7 @@ def safe_name(name: str) -> str:
     elif re.search(r"[\x00-\x1f]", name):
         reason = "holds control characters"
     if reason:
-        raise UnsafeArchive(f"the archive holds a member {name!r}, which {reason}. Nothing of it was written.")
+        raise UnsafeArchive(f"the archive holds a member {name!r}, which {reason}. This member was not written.")
     return "/".join(parts)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from deepbdc.data import benchmarks
 from deepbdc.data.benchmarks import MARKER, SPLITS
 from deepbdc.data.images import IMAGE_SUFFIXES, BadImage, load_image
+from deepbdc.data.npz import read_arrays
 from deepbdc.data.prepare import differences
 
 Progress = Callable[[int, int], None]
@@ -173,16 +174,9 @@ def _look_at_file(file: Path, root: Path, split: str, class_name: str) -> _Seen:
 
 def _look_at_arrays(path: Path) -> tuple[Classes, list[_Seen]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            images, labels, names, splits = (file[key] for key in ("images", "labels", "class_names", "class_split"))
-    except Exception as error:  # A damaged zip or array header can raise nearly anything.
-        raise _Unusable(f"the arrays cannot be read: {error}") from error
-    if images.dtype != np.uint8 or images.ndim not in (3, 4):
-        raise _Unusable(f"images are {images.dtype} {images.shape}")
-    if labels.shape != images.shape[:1] or names.shape != splits.shape or names.ndim != 1:
-        raise _Unusable(f"{len(images)} images, labels {labels.shape}, names {names.shape}, splits {splits.shape}")
-    if len(labels) and not 0 <= labels.min() <= labels.max() < len(names):
-        raise _Unusable(f"labels run from {labels.min()} to {labels.max()}, but there are {len(names)} class names")
+        images, labels, names, splits = read_arrays(path)
+    except ValueError as error:
+        raise _Unusable(str(error)) from error
     classes: Classes = defaultdict(list)
     for name, split in zip(names, splits, strict=True):
         classes[str(split)].append(str(name))

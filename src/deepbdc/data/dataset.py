@@ -67,6 +67,8 @@ class ArrayDataset(Dataset):
     def __init__(
         self, images: NDArray[np.uint8], labels: NDArray[np.int64], class_names: Sequence[str], name: str, split: str
     ) -> None:
+        if images.ndim != 4 or len(images) != len(labels):
+            raise ValueError(f"{name}: images {images.shape} must be (n, h, w, 3) for as many labels {labels.shape}")
         super().__init__(name, split, class_names, labels)
         self.images = np.ascontiguousarray(images)
 
@@ -110,16 +112,15 @@ class FolderDataset(Dataset):
     @cached_property
     def fingerprint(self) -> str:
         """A hash of class names, file names and file sizes."""
-        parts = [f"{file.parent.name}/{file.name}:{stat.st_size}" for file, stat in self._files_and_stats()]
+        sized = zip(self.files, self._stats, strict=True)
+        parts = [f"{file.parent.name}/{file.name}:{stat.st_size}" for file, stat in sized]
         return _hash([*self.class_names, *parts], self.labels.numpy().tobytes())
 
     @property
     def cache_key(self) -> str:
-        """`fingerprint` with the times of the files."""
-        return _hash([self.fingerprint, *(str(stat.st_mtime_ns) for stat in self._stats)])
-
-    def _files_and_stats(self) -> zip:  # type: ignore[type-arg]
-        return zip(self.files, self._stats, strict=True)
+        """`fingerprint` with the sizes and times that the files have now."""
+        now = [file.stat() for file in self.files]
+        return _hash([self.fingerprint, *(f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}" for stat in now)])
 
     def content_ids(self) -> NDArray[np.int64]:
         """For each file the first index at which a file of the same bytes stands."""

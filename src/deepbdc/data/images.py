@@ -18,16 +18,16 @@ class BadImage(ValueError):
     """A file that is not a readable image; the message names it."""
 
 
-def load_image(source: str | Path | bytes, most_pixels: int = MOST_PIXELS) -> "Image.Image":
+def load_image(source: str | Path | bytes, most_pixels: int = MOST_PIXELS, title: str | None = None) -> "Image.Image":
     """Decode a file (or its bytes) into an RGB picture.
 
     Turned as its EXIF orientation says; grey, palette, CMYK and 16-bit become 8-bit RGB; what is transparent becomes
     white; of an animation the first frame is taken. Truncated files, other files, and pictures of more than
-    ``most_pixels`` (decompression bombs) raise `BadImage`, which names the file.
+    ``most_pixels`` (decompression bombs) raise `BadImage`, which names the file (or ``title``).
     """
     from PIL import Image, ImageOps
 
-    name = "image bytes" if isinstance(source, bytes) else str(source)
+    name = title or ("image bytes" if isinstance(source, bytes) else str(source))
     opened = io.BytesIO(source) if isinstance(source, bytes) else source
     try:
         with warnings.catch_warnings():

@@ -2,15 +2,16 @@
 
 import json
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from deepbdc.data.benchmarks import SPLITS
 from deepbdc.data.dataset import ArrayDataset, Dataset, FolderDataset, concatenate
 from deepbdc.data.images import IMAGE_SUFFIXES, BadImage
-
-SPLITS = ("train", "val", "test")
+from deepbdc.data.npz import read_arrays
 
 
 def list_datasets() -> list[str]:
@@ -90,13 +91,10 @@ def _load_named(name: str, split: str, root: str | Path | None) -> Dataset:
 
 
 def _load_arrays(path: Path, split: str, name: str) -> Dataset:
-    with np.load(path, allow_pickle=False) as file:
-        missing = {"images", "labels", "class_names", "class_split"} - set(file.files)
-        if missing:
-            raise ValueError(f"{path} lacks the arrays {', '.join(sorted(missing))}")
-        images, labels = file["images"], file["labels"].astype(np.int64)
-        class_names, class_split = [str(n) for n in file["class_names"]], [str(s) for s in file["class_split"]]
-    _check_arrays(path, images, labels, class_names, class_split)
+    images, labels, class_names, class_split = read_arrays(path)
+    twice = sorted(class_name for class_name, count in Counter(class_names).items() if count > 1)
+    if twice:
+        raise ValueError(f"{path} has a class twice: {', '.join(twice)}; splits share no class")
     chosen = [index for index, part in enumerate(class_split) if split in (part, "all")]
     if not chosen:
         raise ValueError(f"{path} has no classes in the split {split!r}, only in {', '.join(sorted(set(class_split)))}")
@@ -107,24 +105,6 @@ def _load_arrays(path: Path, split: str, name: str) -> Dataset:
     return ArrayDataset(colour, new_label[labels[keep]], [class_names[index] for index in chosen], name, split)
 
 
-def _check_arrays(
-    path: Path, images: np.ndarray, labels: np.ndarray, class_names: Sequence[str], class_split: Sequence[str]
-) -> None:
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)):
-        raise ValueError(
-            f"{path}: images must be uint8 of shape (n, h, w), (n, h, w, 1) or (n, h, w, 3), "
-            f"got {images.dtype} {images.shape}"
-        )
-    if labels.shape != (len(images),):
-        raise ValueError(f"{path}: {len(images)} images but labels of shape {labels.shape}")
-    if len(class_names) != len(class_split):
-        raise ValueError(f"{path}: {len(class_names)} class names but {len(class_split)} entries in class_split")
-    if len(labels) and not 0 <= labels.min() <= labels.max() < len(class_names):
-        raise ValueError(
-            f"{path}: labels run from {labels.min()} to {labels.max()}, but there are {len(class_names)} class names"
-        )
-
-
 def _as_colour(images: np.ndarray) -> np.ndarray:
     images = images[..., None] if images.ndim == 3 else images
     return np.repeat(images, 3, axis=3) if images.shape[3] == 1 else images
@@ -132,9 +112,10 @@ def _as_colour(images: np.ndarray) -> np.ndarray:
 
 def _load_folder(path: Path, split: str, split_file: str | Path | None, name: str) -> Dataset:
     present = [part for part in SPLITS if (path / part).is_dir()]
-    if split_file is None and present:
+    if split_file is None and present and not (path / "splits.json").is_file():
         classes = {part: [folder.name for folder in _folders(path / part)] for part in present}
         _check_disjoint(path, classes)
+        _check_links(path, present)
         wanted = present if split == "all" else [split]
         if split != "all" and split not in present:
             raise ValueError(f"{path} has no folder {split!r}, only {', '.join(present)}")
@@ -175,6 +156,16 @@ def _check_disjoint(where: Path, classes: Mapping[str, Sequence[str]]) -> None:
         for class_name in names:
             if (other := seen.setdefault(class_name, part)) != part:
                 raise ValueError(f"{where}: class {class_name!r} is in {other} and in {part}; splits share no class")
+
+
+def _check_links(path: Path, splits: Sequence[str]) -> None:
+    """No file may stand in two splits under two names."""
+    seen: dict[tuple[int, int], Path] = {}
+    for folder in (folder for split in splits for folder in _folders(path / split)):
+        for file in filter(_is_image, folder.iterdir()):
+            stat = file.stat()
+            if stat.st_ino and (other := seen.setdefault((stat.st_dev, stat.st_ino), file)) != file:
+                raise ValueError(f"{path}: one image file stands in it twice: {other} and {file}")
 
 
 def _load_split_folder(path: Path, split: str, name: str) -> Dataset:

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from deepbdc import __version__
+from deepbdc._files import temporary, write_text
 from deepbdc.data import benchmarks
-from deepbdc.data.archives import members, temporary
+from deepbdc.data.archives import members
 from deepbdc.data.benchmarks import MARKER, SPLITS, Benchmark, folder_name
 from deepbdc.data.preparers import arrays, folders, imagenet
 from deepbdc.data.preparers.source import Placement, PrepareError, Source, how_to_get
@@ -69,7 +70,7 @@ def prepare(
     """
     benchmark = benchmark or benchmarks.get(name)
     target = benchmarks.prepared_path(name, root)
-    if benchmarks.is_prepared(name, root):
+    if benchmarks.is_prepared(name, root) and (benchmark.layout == "arrays" or _is_still_whole(target)):
         return target
     given = Source(source, benchmark)
     given.verify_checksums()
@@ -98,8 +99,7 @@ def _prepare_folder(
     _verify(counts, source, f"What there is was kept in {target}, and the same command with the complete data goes on.")
     for left_over in target.glob("*/*/.*.part"):
         left_over.unlink()
-    with temporary(target / MARKER) as part:
-        part.write_text(json.dumps(_marker(counts, source), indent=1) + "\n", encoding="utf-8")
+    write_text(target / MARKER, json.dumps(_marker(counts, source), indent=1) + "\n")
 
 
 def _prepare_arrays(
@@ -114,12 +114,22 @@ def _prepare_arrays(
         np.savez(stream, **built, about=np.array(marker))  # type: ignore[arg-type]
 
 
+def _is_still_whole(target: Path) -> bool:
+    """Whether a prepared folder has the files that were counted when it was complete."""
+    counted = json.loads((target / MARKER).read_text(encoding="utf-8")).get("counts")
+    return bool(counted == _totals(count_folder(target)))
+
+
+def _totals(counts: Counts) -> dict[str, dict[str, int]]:
+    return {
+        split: {"classes": len(per_class), "images": sum(per_class.values())} for split, per_class in counts.items()
+    }
+
+
 def _marker(counts: Counts, source: Source) -> dict[str, object]:
     return {
         "benchmark": source.benchmark.name,
-        "counts": {
-            split: {"classes": len(per_class), "images": sum(per_class.values())} for split, per_class in counts.items()
-        },
+        "counts": _totals(counts),
         "made_from": source.path.name,
         "deepbdc": __version__,
     }

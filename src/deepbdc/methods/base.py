@@ -16,6 +16,8 @@ class Method(nn.Module):
         super().__init__()
         self.embedding = embedding
         self.classifier = classifier
+        # A classifier may hold a network (prototypes that pool maps): it is then a part of this one.
+        self.classifier_pool: nn.Module | None = getattr(classifier, "pool", None)
 
     def embed(self, images: Tensor) -> Tensor:
         """Representations of images: ``(n, 3, h, w) -> (n, ...)``."""

@@ -1,11 +1,11 @@
 """What ``deepbdc evaluate`` does: build a model from its options, evaluate it, and lay the results out as a table."""
 
 import json
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deepbdc._files import write_text
 from deepbdc.evaluation import EvaluationResult, evaluate
 from deepbdc.methods import Method
 
@@ -41,6 +41,7 @@ def run(
     cache: str | Path | None = None,
     root: str | Path | None = None,
     output: str | Path | None = None,
+    skip_bad: bool = False,
     progress: bool = False,
 ) -> list[EvaluationResult]:
     """Evaluate for each number of shots, embedding the images once. ``output`` is a JSON file for all results."""
@@ -50,7 +51,7 @@ def run(
     from deepbdc.feature_bank import build_bank
 
     method = Method(build_embedding(request), create_classifier(request.classifier))
-    dataset = load_dataset(request.data, request.split, root=root)
+    dataset = load_dataset(request.data, request.split, root=root, skip_bad=skip_bad)
     drawn = [  # first, as it is where most mistakes show
         sample_episodes(dataset, request.way, shot, request.query, request.episodes, request.seed)
         for shot in request.shots
@@ -102,6 +103,4 @@ def table(request: EvaluationRequest, results: list[EvaluationResult]) -> "Table
 
 def _write(path: Path, request: EvaluationRequest, results: list[EvaluationResult]) -> None:
     content = {"request": asdict(request), "results": [result.as_json() for result in results]}
-    temporary = Path(f"{path}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_text(path, json.dumps(content, indent=1) + "\n")

@@ -1,12 +1,12 @@
 """CIFAR-100 (for CIFAR-FS and FC100) and Omniglot: small images, kept together in one file of arrays."""
 
-import io
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from deepbdc.data.benchmarks import SPLITS, Benchmark
+from deepbdc.data.images import load_image
 from deepbdc.data.preparers.cifar_pickle import load_pickle
 from deepbdc.data.preparers.source import PrepareError, Source, how_to_get
 
@@ -93,8 +93,7 @@ def omniglot(source: Source, step: Step) -> Arrays:
         class_name = "/".join(member.name.split("/")[-3:-1])
         if class_name not in wanted or not member.base.endswith(".png") or member.base.startswith("."):
             continue
-        with Image.open(io.BytesIO(member.read())) as drawing:
-            ink = drawing.convert("L").point(lambda grey: 255 - grey)
+        ink = load_image(member.read(), title=member.name).convert("L").point(lambda grey: 255 - grey)
         small = ink.resize((_OMNIGLOT_SIZE, _OMNIGLOT_SIZE), Image.Resampling.BILINEAR)
         found[class_name, member.base] = np.asarray(small)
         step(len(found))

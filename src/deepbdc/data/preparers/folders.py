@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from deepbdc.data.archives import Member, temporary
+from deepbdc._files import temporary
+from deepbdc.data.archives import Member
 from deepbdc.data.benchmarks import Benchmark
+from deepbdc.data.images import load_image
 from deepbdc.data.preparers.source import Placement, PrepareError, Source, how_to_get
 
 Box = tuple[int, int, int, int]
@@ -52,10 +54,8 @@ def _box(numbers: list[str]) -> Box:
 
 def _crop(member: Member, box: Box) -> Callable[[Path], None]:
     def save(target: Path) -> None:
-        from PIL import Image
-
-        with Image.open(io.BytesIO(member.read())) as image, temporary(target) as part:
-            image.convert("RGB").crop(box).save(part, format="PNG")
+        with temporary(target) as part:
+            load_image(member.read(), title=member.name).crop(box).save(part, format="PNG")
 
     return save
 
