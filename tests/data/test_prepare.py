@@ -60,6 +60,20 @@ def test_from_the_archive(tmp_path: Path, facts: Benchmark) -> None:
     assert marker["counts"]["train"] == {"classes": 4, "images": 8}
 
 
+def test_deleted_images_come_back(tmp_path: Path, facts: Benchmark) -> None:
+    made = prepare("cub", archive(tmp_path), tmp_path / "root", benchmark=facts)
+    for file in sorted(made.glob("test/*/*"))[:2]:
+        file.unlink()
+    assert tree(prepare("cub", archive(tmp_path), tmp_path / "root", benchmark=facts)) == expected()
+
+
+def test_files_that_do_not_belong_there_are_named(tmp_path: Path, facts: Benchmark) -> None:
+    write_folder(tmp_path / "root" / "cub", {"test/004.Ani/Thumbs.db": b"x"})
+    with pytest.raises(PrepareError, match=r"1 files that are not of cub, like Thumbs\.db: move them away"):
+        prepare("cub", archive(tmp_path), tmp_path / "root", benchmark=facts)
+    assert not benchmarks.is_prepared("cub", tmp_path / "root")
+
+
 @pytest.mark.parametrize("inside", ["", "CUB_200_2011/", "CUB_200_2011/images/", "downloads/CUB_200_2011/images/"])
 def test_from_an_unpacked_folder(tmp_path: Path, facts: Benchmark, inside: str) -> None:
     write_folder(tmp_path / "in", {inside + name: content for name, content in IMAGES.items()})

@@ -87,14 +87,21 @@ def _prepare_folder(
     placements: Callable[[Source], Iterator[Placement]], source: Source, target: Path, progress: Progress
 ) -> None:
     total = sum(source.benchmark.images.values())
-    done = 0
+    done, planned = 0, set()
     for done, placement in enumerate(placements(source), start=1):
         path = target / placement.split / folder_name(placement.class_name) / placement.file_name
+        planned.add(path)
         if not path.exists():
             placement.save(path)
         progress(done, total)
     if done == 0:
         raise PrepareError(f"{source.path} holds no image of {source.benchmark.name}. {how_to_get(source.benchmark)}")
+    strange = sorted(file.name for file in set(target.glob("*/*/[!.]*")) - planned)
+    if strange and done == total:
+        raise PrepareError(
+            f"{target} holds {len(strange)} files that are not of {source.benchmark.name}, like {strange[0]}: "
+            "move them away, then give the same command again."
+        )
     counts = count_folder(target)
     _verify(counts, source, f"What there is was kept in {target}, and the same command with the complete data goes on.")
     for left_over in target.glob("*/*/.*.part"):
