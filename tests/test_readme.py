@@ -10,7 +10,8 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_example_runs(example: str) -> None:
+def test_example_runs(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPBDC_DATA", str(tmp_path))
     exec(compile(example, "README.md", "exec"), {})
 
 
