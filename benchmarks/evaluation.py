@@ -2,7 +2,9 @@
 
     python benchmarks/evaluation.py [--quick]
 
-Both sides run in one process: take the ratios, not the seconds. Writes what it prints to
+Both sides run in one process: take the ratios, not the seconds. Of the whole evaluation our side is the median of three
+warm runs, and the other, which takes much longer, a single run: a first evaluation is slower.
+Writes what it prints to
 benchmarks/results/evaluation.txt (not with --quick).
 """
 
