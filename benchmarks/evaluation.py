@@ -4,8 +4,7 @@
 
 Both sides run in one process: take the ratios, not the seconds. Of the whole evaluation our side is the median of three
 warm runs, and the other, which takes much longer, a single run: a first evaluation is slower.
-Writes what it prints to
-benchmarks/results/evaluation.txt (not with --quick).
+Writes what it prints to benchmarks/results/evaluation.txt (not with --quick).
 """
 
 import argparse
