@@ -28,7 +28,7 @@ def test_paper_relations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["paper", "relatoins"], "relations"),
         (["paper", "relations", "--points", "3"], "10 to 5000 and --seed at least 0, got 3"),
         (["paper", "relations", "--output", "x.xyz"], "must end in .png"),
-        (["papers"], "choose from 'evaluate', 'paper', 'data'"),
+        (["papers"], "choose from 'train', 'evaluate', 'compare', 'paper', 'data'"),
         (["evaluate", "conv5"], "did you mean 'conv4'"),
         (["evaluate", "conv4", "--data", "nowhere"], "neither a data set, nor a folder"),
         (["evaluate", "conv4", "--data", "cars", "--root", "no/such/folder"], "deepbdc data prepare cars"),

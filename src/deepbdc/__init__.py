@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from deepbdc.embedding import Embedding
     from deepbdc.episodes import sample_episodes
     from deepbdc.evaluation import evaluate
-    from deepbdc.methods import Method
+    from deepbdc.methods import Method, create_method, list_methods
     from deepbdc.pooling import BDCPool
     from deepbdc.released import load_released_checkpoint
 
@@ -34,12 +34,14 @@ __all__ = [
     "bdc_vector",
     "create_backbone",
     "create_classifier",
+    "create_method",
     "distance_matrix",
     "double_center",
     "evaluate",
     "list_backbones",
     "list_classifiers",
     "list_datasets",
+    "list_methods",
     "load_dataset",
     "load_released_checkpoint",
     "sample_episodes",
@@ -55,12 +57,14 @@ _HOME = {
     "bdc_vector": "bdc",
     "create_backbone": "backbones",
     "create_classifier": "classifiers",
+    "create_method": "methods",
     "distance_matrix": "bdc",
     "double_center": "bdc",
     "evaluate": "evaluation",
     "list_backbones": "backbones",
     "list_classifiers": "classifiers",
     "list_datasets": "data.loading",
+    "list_methods": "methods",
     "load_dataset": "data.loading",
     "load_released_checkpoint": "released",
     "sample_episodes": "episodes",

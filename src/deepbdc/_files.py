@@ -24,6 +24,14 @@ def temporary(target: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def write_bytes(target: str | Path, content: bytes) -> None:
+    """Write a file, whole or not at all, and see it on the disk before it takes its name."""
+    with temporary(Path(target)) as part, part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write_text(target: str | Path, text: str) -> None:
     """Write a text file, whole or not at all."""
     with temporary(Path(target)) as part:

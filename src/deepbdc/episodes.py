@@ -155,6 +155,18 @@ def sample_episodes(
     return Episodes(items, settings, dataset.fingerprint)
 
 
+class EpisodeStream:
+    """As many episodes as one asks for, each drawn when it is asked for: number n is that of `sample_episodes`."""
+
+    def __init__(self, dataset: Labelled, way: Range, shot: Range, query: int, seed: int) -> None:
+        self._settings = Settings(_plain_range("way", way), _plain_range("shot", shot), query, 1, seed)
+        self._members = _members(dataset, distinct_content=False)
+        _check_settings(self._settings, dataset.class_names, self._members)
+
+    def __getitem__(self, number: int) -> Episode:
+        return _draw(self._settings, self._members, number)
+
+
 def _members(dataset: Labelled, distinct_content: bool) -> list[Indices]:
     """The image indices of each class."""
     labels = dataset.labels.numpy()

@@ -16,7 +16,7 @@ from deepbdc._files import write_text
 from deepbdc.backbones.base import evaluating
 from deepbdc.data.dataset import Dataset
 from deepbdc.episodes import Episode, Episodes, Range, sample_episodes
-from deepbdc.feature_bank import FeatureBank, build_bank, weights_fingerprint
+from deepbdc.feature_bank import FeatureBank, Shard, build_bank, weights_fingerprint
 from deepbdc.methods.base import Method
 
 _NUMBERS_AT_A_TIME = 2**25  # of representations in a batch of episodes: 128 MB
@@ -87,9 +87,12 @@ class EvaluationResult:
     @staticmethod
     def load(path: str | Path) -> "EvaluationResult":
         """Read what `save` wrote."""
-        content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        for derived in ("mean", "ci95"):
-            content.pop(derived, None)
+        return EvaluationResult.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> "EvaluationResult":
+        """The result of the plain values that `as_json` gave."""
+        content = {key: value for key, value in values.items() if key not in ("mean", "ci95")}
         for name in ("way", "shot", "class_names"):
             content[name] = tuple(content[name]) if isinstance(content[name], list) else content[name]
         confusion = content["confusion"]
@@ -126,6 +129,8 @@ def evaluate(
     cache: str | Path | None = None,
     progress: bool = False,
     confusion: bool = False,
+    workers: int = 0,
+    shard: Shard | None = None,
 ) -> EvaluationResult:
     """Evaluate a method on episodes of a data set.
 
@@ -138,7 +143,7 @@ def evaluate(
         episodes: How many, or episodes drawn before (then way, shot, query and seed are theirs).
         seed: Of the episodes: the same seed gives the same ones to every method.
         bank: Features made before by `build_bank`; otherwise they are made now.
-        batch_size, device, budget, cache, progress: As for `build_bank`.
+        batch_size, device, budget, cache, progress, workers, shard: As for `build_bank`.
         confusion: Also count which class was taken for which.
     """
     start = time.perf_counter()
@@ -147,7 +152,7 @@ def evaluate(
     episodes.check(dataset)
     if bank is None:
         options: dict[str, Any] = {"batch_size": batch_size, "device": device, "budget": budget, "cache": cache}
-        bank = build_bank(method.embedding, dataset, **options, progress=progress)
+        bank = build_bank(method.embedding, dataset, **options, progress=progress, workers=workers, shard=shard)
     if bank.data_fingerprint != dataset.fingerprint:
         raise ValueError("the feature bank was made of another data set")
     if bank.weights_fingerprint != weights_fingerprint(method.embedding):

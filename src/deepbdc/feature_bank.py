@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 
 from deepbdc._files import temporary, write_text
 from deepbdc.backbones.base import evaluating
@@ -27,6 +29,16 @@ _FORMS = (  # what to keep of each image, best first: (whole representations or 
     ("reduced maps", torch.float32),  # to be pooled anew for every episode: slower
     ("reduced maps", torch.float16),
 )
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of several processes that embed the images together, each its share of the batches."""
+
+    rank: int
+    count: int
+    gather: Callable[[Tensor], Tensor]
+    """From a tensor of one shape in all processes to all of them, ``(count, ...)``."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,8 @@ def build_bank(
     budget: int | None = None,
     cache: str | Path | None = None,
     progress: bool = False,
+    workers: int = 0,
+    shard: Shard | None = None,
 ) -> FeatureBank:
     """Embed every image of ``dataset`` once.
 
@@ -74,6 +88,8 @@ def build_bank(
         cache: A folder for files of features. A file is found again by the weights, the pre-processing and the data, so
             a second evaluation starts at once; a damaged one is noticed and made anew.
         progress: Show a progress bar with images a second and the time left.
+        workers: Processes that read image files ahead.
+        shard: This process's part, when several embed together; each then has the whole bank.
     """
     weights = weights_fingerprint(embedding)
     budget = _memory() // 4 if budget is None else budget
@@ -84,14 +100,22 @@ def build_bank(
         key = hashlib.blake2b(f"{weights} {dataset.cache_key} {kept}".encode(), digest_size=16).hexdigest()
         path = None if cache is None else Path(cache) / f"{key}.npy"
         features = None if path is None else _read_cache(path, (len(dataset), *shape))
+        if shard is not None and not bool(shard.gather(torch.tensor([features is not None])).all()):
+            features = None  # all processes embed, or none
         if features is None:
             embed = embedding if form == "representations" else embedding.reduced_map
-            batches = _progress(_batches(embedding, dataset, batch_size), len(dataset), progress)
-            with _output(path, (len(dataset), *shape), dtype) as array:
+            starts = list(range(0, len(dataset), batch_size))
+            mine = starts if shard is None else starts[shard.rank :: shard.count]
+            batches = _progress(_batches(embedding, dataset, batch_size, mine, workers), len(dataset), progress)
+            # Only one process writes the file; the others have what it holds from the exchange.
+            kept_path = path if shard is None or shard.rank == 0 else None
+            with _output(kept_path, (len(dataset), *shape), dtype) as array:
                 for start, batch in batches:
                     _write(array, start, embed(batch.to(device)))
-            features = torch.from_numpy(array) if path is None else _read_cache(path, (len(dataset), *shape))
-            assert features is not None
+                if shard is not None:
+                    _exchange(array, starts, batch_size, shard)
+            found = None if kept_path is None else _read_cache(kept_path, (len(dataset), *shape))
+            features = torch.from_numpy(array) if found is None else found
     return FeatureBank(features, kept, embedding, dataset.fingerprint, weights)
 
 
@@ -115,7 +139,7 @@ def _memory() -> int:
 def _choose_form(embedding: Embedding, dataset: Dataset, budget: int) -> tuple[str, torch.dtype, tuple[int, ...]]:
     """The best of `_FORMS` that fits the budget, and the shape of what is kept of one image."""
     device = next(embedding.parameters(), torch.zeros(())).device
-    _, first = next(_batches(embedding, dataset, size=1))
+    _, first = next(_batches(embedding, dataset, size=1, starts=[0]))
     reduced = embedding.reduced_map(first.to(device))
     shapes = {"reduced maps": reduced.shape[1:], "representations": embedding.represent(reduced).shape[1:]}
     sizes = []
@@ -130,16 +154,44 @@ def _choose_form(embedding: Embedding, dataset: Dataset, budget: int) -> tuple[s
     )
 
 
-def _batches(embedding: Embedding, dataset: Dataset, size: int) -> Iterator[tuple[int, Tensor]]:
-    """Batches of images as the embedding wants them, each with its place in the data set."""
-    whole = BatchTestTransform(embedding.preprocessing)
-    single = test_transform(embedding.preprocessing)
-    for start in range(0, len(dataset), size):
-        stop = min(start + size, len(dataset))
-        if isinstance(dataset, ArrayDataset):
-            yield start, whole(dataset.images[start:stop])
-        else:
-            yield start, torch.stack([single(dataset.image(index)) for index in range(start, stop)])
+class _TestBatches(TorchDataset[tuple[int, Tensor]]):
+    """Batches of images as the embedding wants them, each found by its start and with it."""
+
+    def __init__(self, embedding: Embedding, dataset: Dataset, size: int) -> None:
+        self.dataset = dataset
+        self.size = size
+        self.whole = BatchTestTransform(embedding.preprocessing)
+        self.single = test_transform(embedding.preprocessing)
+
+    def __getitem__(self, start: int) -> tuple[int, Tensor]:
+        stop = min(start + self.size, len(self.dataset))
+        if isinstance(self.dataset, ArrayDataset):
+            return start, self.whole(self.dataset.images[start:stop])
+        return start, torch.stack([self.single(self.dataset.image(index)) for index in range(start, stop)])
+
+
+def _batches(
+    embedding: Embedding, dataset: Dataset, size: int, starts: Sequence[int], workers: int = 0
+) -> Iterator[tuple[int, Tensor]]:
+    """The batches that begin at ``starts``, each with its place in the data set."""
+    batches = _TestBatches(embedding, dataset, size)
+    workers = 0 if isinstance(dataset, ArrayDataset) else workers
+    with torch.random.fork_rng(devices=[]):  # the loader draws a number when it starts, not from our stream
+        return iter(DataLoader(batches, batch_size=None, sampler=starts, num_workers=workers))
+
+
+def _exchange(array: Any, starts: Sequence[int], size: int, shard: Shard) -> None:
+    """Give every process the batches of all: the processes take turns, so a round is one batch of each."""
+    for first in range(0, len(starts), shard.count):
+        turn = starts[first : first + shard.count]
+        part = np.zeros((size, *array.shape[1:]), dtype=array.dtype)
+        if shard.rank < len(turn):
+            own = array[turn[shard.rank] : turn[shard.rank] + size]
+            part[: len(own)] = own
+        parts = shard.gather(torch.from_numpy(part))
+        for start, values in zip(turn, parts, strict=False):
+            stop = min(start + size, len(array))
+            array[start:stop] = values[: stop - start].numpy()
 
 
 def _progress(batches: Iterator[tuple[int, Tensor]], total: int, show: bool) -> Iterator[tuple[int, Tensor]]:

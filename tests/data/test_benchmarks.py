@@ -1,7 +1,10 @@
 import json
+from collections import Counter
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from deepbdc.data import benchmarks
@@ -145,3 +148,38 @@ def test_not_prepared_names_the_command(tmp_path: Path, monkeypatch: pytest.Monk
     assert "prepare cub" not in str(NotPrepared("miniimagenet->cub"))
     elsewhere = tmp_path / "elsewhere"
     assert f"--root {elsewhere}" in str(NotPrepared("cub", benchmarks.prepared_path("cub", elsewhere)))
+
+
+def write_part(path: Path, splits: Sequence[str], images: int = 2) -> None:
+    """A part of FC100 that, like real ones, lists all classes and has images of those of some splits."""
+    split_of = sorted(benchmarks.get("fc100").split_of().items())
+    labels = np.repeat([label for label, (_, split) in enumerate(split_of) if split in splits], images)
+    np.savez(
+        path,
+        images=np.random.default_rng(len(splits)).integers(0, 256, (len(labels), 4, 4, 3), dtype=np.uint8),
+        labels=labels,
+        class_names=np.array([name.removesuffix("_tree") for name, _ in split_of]),  # as some copies call them
+        class_split=np.array([split for _, split in split_of]),
+    )
+
+
+def test_prepared_in_parts(tmp_path: Path) -> None:
+    write_part(tmp_path / "fc100_train.npz", ["train"])
+    assert not benchmarks.is_prepared("fc100", tmp_path)
+    write_part(tmp_path / "fc100_valtest.npz", ["val", "test"])
+    assert benchmarks.is_prepared("fc100", tmp_path)
+    assert not benchmarks.is_prepared("cifar_fs", tmp_path)
+    assert benchmarks.array_files("fc100", tmp_path) == [tmp_path / "fc100_train.npz", tmp_path / "fc100_valtest.npz"]
+    found = benchmarks.classes_in(tmp_path / "fc100_valtest.npz")
+    assert Counter(found.values()) == {"val": 20, "test": 20}
+    (tmp_path / "fc100.npz").touch()
+    assert benchmarks.array_files("fc100", tmp_path) == [tmp_path / "fc100.npz"]
+
+
+def test_parts_that_are_none(tmp_path: Path) -> None:
+    np.savez(tmp_path / "fc100_notes.npz", x=np.zeros(3))
+    assert benchmarks.classes_in(tmp_path / "fc100_notes.npz") == {}
+    (tmp_path / "fc100_broken.npz").write_bytes(b"noise")
+    assert not benchmarks.is_prepared("fc100", tmp_path)
+    with pytest.raises(ValueError, match=r"fc100_broken\.npz is damaged"):
+        benchmarks.classes_in(tmp_path / "fc100_broken.npz")

@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from deepbdc.data import loading
+from deepbdc.data.benchmarks import MARKER, NotPrepared
 from deepbdc.data.dataset import ArrayDataset, FolderDataset
-from deepbdc.data.loading import list_datasets, load_dataset
+from deepbdc.data.loading import find_data, list_datasets, load_dataset
+from deepbdc.data.npz import read_arrays
+from tests.data.test_benchmarks import write_part
 
 
 def write_images(folder: Path, count: int, seed: int = 0) -> None:
@@ -212,3 +216,71 @@ def test_mistakes_in_split_files(content: str, message: str, tmp_path: Path) -> 
 def test_mistakes_in_arrays(changes: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         load_dataset(write_npz(tmp_path / "x.npz", **changes), "test")
+
+
+def test_a_benchmark_in_parts(tmp_path: Path) -> None:
+    write_part(tmp_path / "fc100_a.npz", ["train"])
+    assert len(load_dataset("fc100", "train", root=tmp_path)) == 120  # what there is can be used
+    with pytest.raises(FileNotFoundError, match=r"fc100 test has 20 classes, but .*fc100_a\.npz have images of 0"):
+        load_dataset("fc100", "test", root=tmp_path)
+    write_part(tmp_path / "fc100_b.npz", ["val", "test"])
+    for split, classes in (("train", 60), ("val", 20), ("test", 20), ("all", 100)):
+        dataset = load_dataset("fc100", split, root=tmp_path)
+        assert (dataset.name, dataset.split) == ("fc100", split)
+        assert (len(dataset.class_names), len(dataset)) == (classes, 2 * classes)
+    write_part(tmp_path / "fc100.npz", ["train", "val", "test"], images=3)
+    assert len(load_dataset("fc100", "val", root=tmp_path)) == 60  # the whole file wins
+
+
+def test_only_the_parts_of_the_split_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_part(tmp_path / "fc100_a.npz", ["train"])
+    write_part(tmp_path / "fc100_b.npz", ["val", "test"])
+    read = []
+    monkeypatch.setattr(loading, "read_arrays", lambda path: read.append(path.name) or read_arrays(path))
+    load_dataset("fc100", "val", root=tmp_path)
+    assert read == ["fc100_b.npz"]
+
+
+def test_mistakes_in_parts(tmp_path: Path) -> None:
+    with pytest.raises(NotPrepared, match="prepare fc100"):
+        load_dataset("fc100", "train", root=tmp_path)
+    write_part(tmp_path / "fc100_a.npz", ["train"])
+    write_part(tmp_path / "fc100_b.npz", ["train", "val"])
+    assert len(load_dataset("fc100", "val", root=tmp_path).class_names) == 20
+    with pytest.raises(ValueError, match=r"is in .*fc100_a\.npz and in .*fc100_b\.npz: move one of them away"):
+        load_dataset("fc100", "train", root=tmp_path)
+    (tmp_path / "fc100_b.npz").write_bytes(b"noise")
+    with pytest.raises(ValueError, match=r"fc100_b\.npz is damaged"):
+        load_dataset("fc100", "train", root=tmp_path)
+
+
+def test_find_data(tmp_path: Path) -> None:
+    assert find_data("cub", None) == ("cub", None)
+    assert find_data("cub", "glyphs") == ("glyphs", None)
+    assert find_data("glyphs", tmp_path) == ("glyphs", tmp_path)
+    write_part(tmp_path / "fc100.npz", ["train", "val", "test"])
+    assert find_data("fc100", str(tmp_path)) == ("fc100", tmp_path)
+    assert find_data("cub", tmp_path / "fc100.npz") == (tmp_path / "fc100.npz", None)
+    own = write_tree(tmp_path / "own", TREE)
+    assert find_data("glyphs", own) == find_data("fc100", own) == find_data("some/folder", own) == (own, None)
+    listed = write_tree(tmp_path / "listed", {"a": 1})
+    (listed / "splits.json").write_text("{}")
+    assert find_data("cub", listed) == (listed, None)
+    for name in ("miniimagenet", "cub"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / MARKER).touch()
+    assert find_data("miniimagenet->cub", tmp_path) == ("miniimagenet->cub", tmp_path)
+
+
+def test_data_that_is_not_found(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").touch()
+    (tmp_path / "cub").mkdir()
+    for name, given, message in (
+        ("fc100", tmp_path, r"looked for fc100\.npz \(or parts fc100_\*\.npz"),
+        ("miniimagenet->cub", tmp_path, "the folder miniimagenet .* and the folder cub .*, or folders train, val"),
+        ("own", tmp_path, "looked for folders train, val and test, or a splits.json"),
+        ("cub", tmp_path / "nowhere", "nowhere does not exist, and no data set is called so"),
+        ("cub", tmp_path / "x.txt", "neither a folder nor an .npz"),
+    ):
+        with pytest.raises(FileNotFoundError, match=message):
+            find_data(name, given)

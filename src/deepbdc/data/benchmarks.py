@@ -7,7 +7,9 @@ official archive is turned into the standard layout by ``deepbdc data prepare`` 
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -36,7 +38,8 @@ class Benchmark:
     Attributes:
         name: As it is called here.
         title: One line: what it is.
-        layout: ``"folder"`` (``ROOT/NAME/SPLIT/CLASS/IMAGE``), ``"arrays"`` (``ROOT/NAME.npz``) or ``"embedded"``.
+        layout: ``"folder"`` (``ROOT/NAME/SPLIT/CLASS/IMAGE``), ``"arrays"`` (``ROOT/NAME.npz``, or parts of
+            it as ``ROOT/NAME_*.npz``) or ``"embedded"``.
         licence: What the owners allow, as far as it is known.
         home: Where a person gets the official archive.
         archives: The official files, each set of them that is complete by itself.
@@ -260,8 +263,36 @@ def prepared_path(name: str, root: str | Path | None = None) -> Path:
     return data_root(root) / (f"{name}.npz" if benchmark.layout == "arrays" else name)
 
 
+def array_files(name: str, root: str | Path | None = None) -> list[Path]:
+    """The files that hold a benchmark of arrays: ``NAME.npz``, else parts ``NAME_*.npz`` with some classes each."""
+    whole = prepared_path(name, root)
+    return [whole] if whole.is_file() else sorted(whole.parent.glob(f"{name}_*.npz"))
+
+
+def classes_in(path: Path) -> dict[str, str]:
+    """The split of each class that an ``.npz`` of arrays has images of; none if it lacks the arrays that say so.
+
+    A part of a benchmark may list all of its classes. The images themselves are not read.
+    """
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not {"images", "labels", "class_names", "class_split"} <= set(file.files):
+                return {}
+            labels, names, splits = (file[key].reshape(-1) for key in ("labels", "class_names", "class_split"))
+            return {str(names[label]): str(splits[label]) for label in np.unique(labels)}
+    except (ValueError, OSError, EOFError, IndexError, AttributeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is damaged, or is no .npz file of plain arrays ({type(error).__name__})") from error
+
+
 def is_prepared(name: str, root: str | Path | None = None) -> bool:
-    """Whether all that ``name`` needs is there and complete. A folder is complete when it holds its marker."""
+    """Whether all that ``name`` needs is there and complete.
+
+    A folder is complete when it holds its marker, and parts ``NAME_*.npz`` when they have as many classes as needed.
+    """
     return all(_is_complete(part, root) for part in components(name))
 
 
@@ -269,7 +300,19 @@ def _is_complete(name: str, root: str | Path | None) -> bool:
     if get(name).layout == "embedded":
         return True
     path = prepared_path(name, root)
-    return path.is_file() if path.suffix == ".npz" else (path / MARKER).is_file()
+    if path.suffix != ".npz":
+        return (path / MARKER).is_file()
+    return path.is_file() or _has_all_classes(name, array_files(name, root))
+
+
+def _has_all_classes(name: str, parts: Sequence[Path]) -> bool:
+    """Whether parts have as many classes of each split as the facts say. Their names vary: ``oak`` or ``oak_tree``."""
+    found: dict[str, str] = {}
+    for part in parts:
+        with suppress(ValueError):  # a damaged file has no classes; who loads it will hear of it
+            found |= classes_in(part)
+    counts = Counter(found.values())
+    return all(counts[split] == len(labels) for split, labels in get(name).classes.items())
 
 
 def folder_name(class_name: str) -> str:

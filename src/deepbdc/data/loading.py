@@ -37,6 +37,7 @@ def load_dataset(
             split file; or an ``.npz`` of arrays (``images``, ``labels``, ``class_names``, ``class_split``).
         split: ``train``, ``val`` or ``test``, or ``all`` for every class there is.
         root: Where prepared benchmarks lie (default: the environment variable ``DEEPBDC_DATA``, else a cache folder).
+            One of arrays may lie there in parts, ``NAME_*.npz``.
         split_file: JSON ``{"train": [class, ...], "val": [...], "test": [...]}`` for a folder of classes; by default
             ``splits.json`` in the folder, if there is one.
         at_least: The fewest images that each class must have.
@@ -64,6 +65,49 @@ def load_dataset(
     return dataset
 
 
+def find_data(name: str, given: str | Path | None) -> tuple[str | Path, Path | None]:
+    """Where the images of a recipe are: what to give to `load_dataset` as ``name_or_path`` and ``root``.
+
+    Args:
+        name: The data set that the recipe names.
+        given: What a person gave in its place, if anything: a folder that holds the prepared data set (or where
+            ``glyphs`` may be kept), the name of another data set, or one itself, as a folder or an ``.npz`` file.
+    """
+    from deepbdc.data import benchmarks
+
+    if given is None:
+        return name, None
+    path = Path(given)
+    is_dataset = path.is_file() or (path / "splits.json").is_file() or any((path / part).is_dir() for part in SPLITS)
+    if name in list_datasets() and path.is_dir() and not is_dataset and benchmarks.is_prepared(name, path):
+        return name, path
+    if str(given) in list_datasets():
+        return str(given), None
+    if path.suffix == ".npz" if path.is_file() else is_dataset:
+        return path, None
+    raise _not_found(name, path)
+
+
+def _not_found(name: str, given: Path) -> FileNotFoundError:
+    """What was looked for at a place that holds no data."""
+    from deepbdc.data import benchmarks
+
+    if not given.is_dir():
+        what = (
+            "is neither a folder nor an .npz file" if given.exists() else "does not exist, and no data set is called so"
+        )
+        return FileNotFoundError(f"the data {given} {what}; needed is a folder that holds {name}, or another data set")
+    wanted = []
+    for part in benchmarks.components(name) if name in list_datasets() else []:
+        place = benchmarks.prepared_path(part, given)
+        arrays = f"{place.name} (or parts {part}_*.npz that have all of its classes)"
+        wanted.append(arrays if place.suffix == ".npz" else f"the folder {part} made by 'deepbdc data prepare {part}'")
+    own = "folders train, val and test, or a splits.json"
+    return FileNotFoundError(
+        f"there is no data in {given}: looked for {' and '.join(wanted)}{', or ' if wanted else ''}{own}"
+    )
+
+
 def _unknown(name_or_path: str | Path) -> FileNotFoundError:
     from deepbdc._registry import nearest
 
@@ -83,19 +127,44 @@ def _load_named(name: str, split: str, root: str | Path | None) -> Dataset:
     parts = []
     for benchmark, part in sources:
         path = benchmarks.prepared_path(benchmark, root)
-        if not benchmarks.is_prepared(benchmark, root):
+        if path.suffix == ".npz" and not path.is_file():
+            parts += _load_parts(benchmark, part, root)
+        elif not benchmarks.is_prepared(benchmark, root):
             raise benchmarks.NotPrepared(benchmark, path)
-        load = _load_arrays if path.suffix == ".npz" else _load_split_folder
-        parts.append(load(path, part, benchmark))
+        else:
+            load = _load_arrays if path.suffix == ".npz" else _load_split_folder
+            parts.append(load(path, part, benchmark))
     return concatenate(parts, name, split)
 
 
-def _load_arrays(path: Path, split: str, name: str) -> Dataset:
+def _load_parts(name: str, split: str, root: str | Path | None) -> list[Dataset]:
+    """A split of a benchmark of which there are only parts ``NAME_*.npz``: those that have classes of it."""
+    from deepbdc.data import benchmarks
+
+    files = benchmarks.array_files(name, root)
+    if not files:
+        raise benchmarks.NotPrepared(name, benchmarks.prepared_path(name, root))
+    owners: dict[str, Path] = {}
+    for path in files:
+        for class_name, part in benchmarks.classes_in(path).items():
+            if part == split and (other := owners.setdefault(class_name, path)) != path:
+                raise ValueError(f"class {class_name!r} of {name} is in {other} and in {path}: move one of them away")
+    needed = len(benchmarks.get(name).classes[split])
+    if len(owners) != needed:
+        raise FileNotFoundError(
+            f"{name} {split} has {needed} classes, but {' and '.join(map(str, files))} have images of {len(owners)}: "
+            f"add the part that is missing, or prepare {name}.npz as 'deepbdc data list' says"
+        )
+    return [_load_arrays(path, split, name, only_with_images=True) for path in sorted(set(owners.values()))]
+
+
+def _load_arrays(path: Path, split: str, name: str, *, only_with_images: bool = False) -> Dataset:
     images, labels, class_names, class_split = read_arrays(path)
     twice = sorted(class_name for class_name, count in Counter(class_names).items() if count > 1)
     if twice:
         raise ValueError(f"{path} has a class twice: {', '.join(twice)}; splits share no class")
-    chosen = [index for index, part in enumerate(class_split) if split in (part, "all")]
+    present = set(labels.tolist()) if only_with_images else range(len(class_names))
+    chosen = [index for index, part in enumerate(class_split) if split in (part, "all") and index in present]
     if not chosen:
         raise ValueError(f"{path} has no classes in the split {split!r}, only in {', '.join(sorted(set(class_split)))}")
     new_label = np.full(len(class_names), -1)

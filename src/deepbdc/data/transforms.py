@@ -1,7 +1,7 @@
 """From pictures to tensors, as in the paper: for files one by one, for small arrays in whole batches."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 ImageTransform = Callable[["Image.Image"], Tensor]
 JITTER = 0.4
+SHIFTED = 8  # the part of the side by which a picture may be shifted
+Augmentation = Literal["paper", "crop_flip"]
 
 
 def test_transform(preprocessing: Preprocessing) -> ImageTransform:
@@ -34,23 +36,25 @@ def test_transform(preprocessing: Preprocessing) -> ImageTransform:
     )
 
 
-def train_transform(preprocessing: Preprocessing) -> ImageTransform:
-    """Random resized crop, random flip, colour jitter of 0.4, normalise: a picture -> ``(3, size, size)``."""
+def train_transform(preprocessing: Preprocessing, augmentation: Augmentation = "paper") -> ImageTransform:
+    """Random changes of a picture, then normalise: a picture -> ``(3, size, size)``.
+
+    ``"paper"``: random resized crop, random flip, colour jitter of 0.4. ``"crop_flip"``: the picture as in
+    `test_transform`, shifted by up to an eighth of its side, and the flip.
+    """
     from torchvision.transforms import InterpolationMode, v2
 
-    return cast(
-        ImageTransform,
-        v2.Compose(
-            [
-                v2.RandomResizedCrop(
-                    preprocessing.input_size, interpolation=InterpolationMode(preprocessing.interpolation)
-                ),
-                v2.RandomHorizontalFlip(),
-                v2.ColorJitter(brightness=JITTER, contrast=JITTER, saturation=JITTER),
-                *_to_tensor(preprocessing),
-            ]
-        ),
-    )
+    size, interpolation = preprocessing.input_size, InterpolationMode(preprocessing.interpolation)
+    crop: list[torch.nn.Module]
+    if augmentation == "paper":
+        crop = [v2.RandomResizedCrop(size, interpolation=interpolation)]
+        jitter = [v2.ColorJitter(brightness=JITTER, contrast=JITTER, saturation=JITTER)]
+    else:
+        resize = v2.Resize(_resized(preprocessing), interpolation=interpolation)
+        shift = v2.RandomCrop(size, padding=size // SHIFTED, padding_mode="edge")
+        crop, jitter = [resize, v2.CenterCrop(size), shift], []
+    steps = [*crop, v2.RandomHorizontalFlip(), *jitter, *_to_tensor(preprocessing)]
+    return cast(ImageTransform, v2.Compose(steps))
 
 
 def _resized(preprocessing: Preprocessing) -> list[int]:
@@ -95,17 +99,35 @@ class BatchTrainTransform:
     brightness, contrast, saturation (torchvision draws an order for each image).
     """
 
-    def __init__(self, preprocessing: Preprocessing, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self,
+        preprocessing: Preprocessing,
+        generator: torch.Generator | None = None,
+        augmentation: Augmentation = "paper",
+    ) -> None:
         self.preprocessing = preprocessing
         self.generator = generator
+        self.augmentation = augmentation
 
     def __call__(self, images: NDArray[np.uint8]) -> Tensor:
         """Transform a batch."""
+        if self.augmentation == "crop_flip":
+            return self._shifted(BatchTestTransform(self.preprocessing)(images))
         batch = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float() / 255
         boxes, flips = self._crops(len(batch), batch.shape[2], batch.shape[3])
         batch = crop_and_resize(batch, boxes, flips, self.preprocessing.input_size)
         factors = 1 + JITTER * (2 * self._uniform(3, len(batch)) - 1)
         return normalise(colour_jitter(batch, *factors), self.preprocessing)
+
+    def _shifted(self, batch: Tensor) -> Tensor:
+        """Each picture moved by whole pixels, its edges repeated, and perhaps flipped."""
+        count, size = len(batch), self.preprocessing.input_size
+        most = size // SHIFTED
+        moves = torch.randint(-most, most + 1, (2, count, 1), generator=self.generator)
+        rows, columns = (torch.arange(size) + moves).clamp(0, size - 1)  # (n, size) each
+        flips = self._uniform(count) < 0.5
+        columns = torch.where(flips[:, None], columns.flip(1), columns)
+        return batch[torch.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
     def _uniform(self, *shape: int) -> Tensor:
         return torch.rand(*shape, generator=self.generator)

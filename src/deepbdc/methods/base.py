@@ -1,9 +1,13 @@
-"""What a few-shot method is: an embedding of images and a classifier of representations."""
+"""What a few-shot method is: an embedding, a classifier of representations, and the stages that train them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import ClassVar
 
 from torch import Tensor, nn
 
+from deepbdc._registry import Registry
+from deepbdc.backbones.base import Preprocessing
 from deepbdc.embedding import Embedding
 
 Classify = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -11,6 +15,9 @@ Classify = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 class Method(nn.Module):
     """Embeds images once, then classifies queries by a few labelled examples."""
+
+    stages: ClassVar[tuple[str, ...]] = ("pretrain", "distill", "meta")
+    """The stages that can train it."""
 
     def __init__(self, embedding: Embedding, classifier: Classify) -> None:
         super().__init__()
@@ -27,3 +34,33 @@ class Method(nn.Module):
     def classify(self, support: Tensor, support_labels: Tensor, query: Tensor) -> Tensor:
         """Scores ``(..., query, way)`` from representations of support and query images and the labels of the first."""
         return self.classifier(support, support_labels, query)
+
+    def classifier_for(self, shot: int) -> Classify:
+        """The classifier for tasks of so many shots: by default the same for all."""
+        return self.classifier
+
+    def for_shot(self, shot: int) -> "Method":
+        """The method for tasks of so many shots; it shares this one's embedding."""
+        return Method(self.embedding, self.classifier_for(shot))
+
+
+methods: Registry[Method] = Registry("method")
+
+
+def resized(preprocessing: Preprocessing, size: int | None) -> Preprocessing:
+    """The same pre-processing for images of another size, of which nothing is cut off."""
+    return preprocessing if size is None else replace(preprocessing, input_size=size, resize=size)
+
+
+def by_shot(values: float | Mapping[int, float], shot: int) -> float:
+    """The value for a number of shots: of the largest number given that is not larger, else of the smallest.
+
+    >>> [by_shot({1: 0.1, 5: 2.0}, shot) for shot in (1, 3, 5, 10)]
+    [0.1, 0.1, 2.0, 2.0]
+    """
+    if not isinstance(values, Mapping):
+        return float(values)
+    if not values:
+        raise ValueError("a mapping from shots to values must not be empty")
+    not_larger = [given for given in values if given <= shot]
+    return float(values[max(not_larger) if not_larger else min(values)])

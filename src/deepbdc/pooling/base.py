@@ -16,6 +16,10 @@ class Pool(nn.Module):
         """Pool a batch of maps."""
         return self.represent(self.reduce(features))
 
+    def scales(self) -> list[nn.Parameter]:
+        """Parameters that scale representations, which may be trained at a rate of their own: by default none."""
+        return []
+
     def reduce(self, features: Tensor) -> Tensor:
         """The first half: by default nothing."""
         return features

@@ -88,6 +88,10 @@ class BDCPool(Pool):
     def _features(self, m: int) -> int:
         return m * m if self.output == "matrix" else m * (m + 1) // 2
 
+    def scales(self) -> list[nn.Parameter]:
+        """The scale ``t``."""
+        return [self.t]
+
     def reduce(self, features: Tensor) -> Tensor:
         """The first half: maps ``(n, channels, h, w) -> (n, d, h, w)``."""
         self._check(features)

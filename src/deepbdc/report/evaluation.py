@@ -1,6 +1,8 @@
-"""What ``deepbdc evaluate`` does: build a model from its options, evaluate it, and lay the results out as a table."""
+"""What ``deepbdc evaluate`` does: evaluate a trained run or an untrained model, and lay the results out as a table."""
 
 import json
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,25 +12,29 @@ from deepbdc.evaluation import EvaluationResult, evaluate
 from deepbdc.methods import Method
 
 if TYPE_CHECKING:
+    import torch
     from rich.table import Table
 
     from deepbdc.embedding import Embedding
+    from deepbdc.feature_bank import Shard
+    from deepbdc.training.run import Run
 
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What is to be evaluated on what."""
+    """What is to be evaluated on what. The last four belong to models that were not trained."""
 
     model: str
-    pool: str
-    classifier: str
     data: str
-    split: str
-    shots: tuple[int, ...]
-    way: int
-    query: int
-    episodes: int
-    seed: int
+    split: str = "test"
+    shots: tuple[int, ...] = (1, 5)
+    way: int = 5
+    query: int = 15
+    episodes: int = 2000
+    seed: int = 0
+    classifier: str | None = None
+    """None: the one that the run was trained for; prototypes for a model that was not trained."""
+    pool: str = "bdc"
     reduce_to: int | None = None
     width: float = 1.0
     removed_downsamplings: int | None = None
@@ -37,30 +43,49 @@ class EvaluationRequest:
 
 def run(
     request: EvaluationRequest,
+    trained: "Run | None" = None,
     *,
     cache: str | Path | None = None,
     root: str | Path | None = None,
-    output: str | Path | None = None,
     skip_bad: bool = False,
     progress: bool = False,
+    device: "str | torch.device" = "cpu",
+    shard: "Shard | None" = None,
 ) -> list[EvaluationResult]:
-    """Evaluate for each number of shots, embedding the images once. ``output`` is a JSON file for all results."""
-    from deepbdc.classifiers import create_classifier
+    """Evaluate for each number of shots, embedding the images once.
+
+    Args:
+        request: What is to be evaluated.
+        trained: The run to evaluate; otherwise the model that the request describes, with random weights.
+        cache, device, shard, progress: As for `build_bank`.
+        root, skip_bad: As for `load_dataset`.
+    """
     from deepbdc.data.loading import load_dataset
     from deepbdc.episodes import sample_episodes
     from deepbdc.feature_bank import build_bank
 
-    method = Method(build_embedding(request), create_classifier(request.classifier))
+    method_for = _methods(request, trained)
     dataset = load_dataset(request.data, request.split, root=root, skip_bad=skip_bad)
     drawn = [  # first, as it is where most mistakes show
         sample_episodes(dataset, request.way, shot, request.query, request.episodes, request.seed)
         for shot in request.shots
     ]
-    bank = build_bank(method.embedding, dataset, cache=cache, progress=progress)
-    results = [evaluate(method, dataset, episodes=episodes, bank=bank) for episodes in drawn]
-    if output is not None:
-        _write(Path(output), request, results)
-    return results
+    methods = [method_for(shot) for shot in request.shots]
+    embedding = methods[0].embedding
+    bank = build_bank(embedding, dataset, cache=cache, progress=progress, device=device, shard=shard)
+    pairs = zip(methods, drawn, strict=True)
+    return [evaluate(method, dataset, episodes=episodes, bank=bank) for method, episodes in pairs]
+
+
+def _methods(request: EvaluationRequest, trained: "Run | None") -> Callable[[int], Method]:
+    """The method for each number of shots, all with the same embedding."""
+    from deepbdc.classifiers import create_classifier
+
+    if trained is not None and request.classifier is None:
+        return trained.method.for_shot
+    embedding = build_embedding(request) if trained is None else trained.method.embedding
+    method = Method(embedding, create_classifier(request.classifier or "prototype"))
+    return lambda _: method
 
 
 def build_embedding(request: EvaluationRequest) -> "Embedding":
@@ -85,22 +110,41 @@ def build_embedding(request: EvaluationRequest) -> "Embedding":
     return Embedding(backbone, pool, preprocessing).eval()
 
 
-def table(request: EvaluationRequest, results: list[EvaluationResult]) -> "Table":
+def default_output(folder: Path, request: EvaluationRequest, results: Sequence[EvaluationResult]) -> Path:
+    """The file in a run's folder for the results of an evaluation."""
+    parts = ["evaluation", results[0].dataset, results[0].split, request.classifier]
+    name = "-".join(part.replace("->", "_to_") for part in parts if part)
+    return folder / (re.sub(r"[^\w.-]", "_", name) + ".json")
+
+
+def table(request: EvaluationRequest, results: Sequence[EvaluationResult], trained: bool = False) -> "Table":
     """Accuracies with 95 % intervals, a column for each number of shots."""
+    if trained:
+        return results_table(request.model, results, request.classifier or "its own")
+    model = request.model if request.model == "pixels" else f"{request.model} (untrained), {request.pool}"
+    return results_table(model, results, request.classifier or "prototype")
+
+
+def results_table(model: str, results: Sequence[EvaluationResult], classifier: str | None = None) -> "Table":
+    """Accuracies of one model with 95 % intervals, a column for each number of shots."""
     from rich.table import Table
+    from rich.text import Text
 
     first = results[0]
-    title = f"{first.dataset} {first.split}, {request.way}-way, {request.query} queries, {request.episodes} episodes"
-    laid_out = Table(title=title, caption=f"accuracy in % ± 95 % interval; kept: {first.kept}; seed {request.seed}")
+    title = f"{first.dataset} {first.split}, {first.way}-way, {first.query} queries, {len(first.accuracies)} episodes"
+    caption = f"accuracy in % ± 95 % interval; kept: {first.kept}; seed {first.seed}"
+    laid_out = Table(title=title, caption=caption)
     laid_out.add_column("model")
-    laid_out.add_column("classifier")
-    for shot in request.shots:
-        laid_out.add_column(f"{shot}-shot", justify="right")
-    model = request.model if request.model == "pixels" else f"{request.model} (untrained), {request.pool}"
-    laid_out.add_row(model, request.classifier, *(str(result) for result in results))
+    if classifier is not None:
+        laid_out.add_column("classifier")
+    for result in results:
+        laid_out.add_column(f"{result.shot}-shot", justify="right")
+    names = (model,) if classifier is None else (model, classifier)
+    laid_out.add_row(*map(Text, names), *(str(result) for result in results))
     return laid_out
 
 
-def _write(path: Path, request: EvaluationRequest, results: list[EvaluationResult]) -> None:
+def write_results(path: Path, request: EvaluationRequest, results: Sequence[EvaluationResult]) -> None:
+    """What was asked for and all that came out, as JSON."""
     content = {"request": asdict(request), "results": [result.as_json() for result in results]}
     write_text(path, json.dumps(content, indent=1) + "\n")

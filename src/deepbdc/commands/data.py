@@ -1,0 +1,153 @@
+"""``deepbdc data list|prepare|check``: the data sets."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deepbdc.commands.common import errors_in_words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from deepbdc.data.check import Report
+
+
+def data_list(root: str | None = None) -> None:
+    """Say of each benchmark what it is, its split, its licence, where to get it, and whether it is here.
+
+    Args:
+        root: Where prepared benchmarks lie (default: $DEEPBDC_DATA, else ~/.cache/deepbdc).
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from deepbdc.data import benchmarks
+
+    console = Console()
+    table = Table(title=f"Benchmarks in {benchmarks.data_root(root)}: classes (images)", box=box.SIMPLE, pad_edge=False)
+    for heading in ("name", *benchmarks.SPLITS, "here"):
+        table.add_column(heading, justify="left" if heading in ("name", "here") else "right", no_wrap=True)
+    for name in benchmarks.names():
+        sizes = [_size(benchmarks.sources(name, split)) for split in benchmarks.SPLITS]
+        table.add_row(name, *sizes, "[green]yes[/]" if benchmarks.is_prepared(name, root) else "no")
+    console.print(table)
+    for name in benchmarks.names():
+        console.print(f"\n[bold]{name}[/]")
+        details = Table.grid(padding=(0, 1))
+        for heading, text in _describe(name).items():
+            details.add_row(f"  {heading}", Text(text))
+        console.print(details)
+    console.print(
+        "\nPrepare one that is not here: deepbdc data prepare NAME --source ARCHIVE_OR_FOLDER", soft_wrap=True
+    )
+
+
+def _size(parts: list[tuple[str, str]]) -> str:
+    """Classes and images of some splits taken together."""
+    from deepbdc.data import benchmarks
+
+    known = [(benchmarks.get(name), split) for name, split in parts if benchmarks.get(name).classes]
+    classes = sum(len(benchmark.classes[split]) for benchmark, split in known)
+    images = sum(benchmark.images[split] for benchmark, split in known)
+    return f"{classes:,} ({images:,})" if known else ""
+
+
+def _describe(name: str) -> dict[str, str]:
+    """What there is to say of a benchmark."""
+    from deepbdc.data import benchmarks
+
+    first, *second = benchmarks.components(name)
+    if second:
+        return {"what": f"Cross-domain: train on all classes of {first}; val and test of {second[0]}."}
+    benchmark = benchmarks.get(name)
+    archives = "\nor ".join(" + ".join(archive.name for archive in group) for group in benchmark.archives)
+    lines = {
+        "what": benchmark.title,
+        "split": benchmark.citation,
+        "licence": benchmark.licence,
+        "archive": archives,
+        "from": benchmark.home,
+    }
+    return {heading: text for heading, text in lines.items() if text}
+
+
+def data_prepare(name: str, source: str | None = None, root: str | None = None) -> None:
+    """Turn the official archive of a benchmark into the standard layout.
+
+    Safe to interrupt: the same command goes on where it stopped.
+
+    Args:
+        name: The benchmark, like cub; 'deepbdc data list' shows all.
+        source: The official archive, or the folder it unpacks to, or the folder that holds all of its archives.
+            For miniimagenet and tieredimagenet: ILSVRC2012_img_train.tar, or the folder with one folder per class.
+        root: Where prepared benchmarks lie (default: $DEEPBDC_DATA, else ~/.cache/deepbdc).
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from deepbdc.data import benchmarks
+    from deepbdc.data.prepare import prepare
+    from deepbdc.data.preparers.source import how_to_get
+
+    with errors_in_words("data prepare"):
+        benchmark = benchmarks.get(name)
+        target = benchmarks.prepared_path(name, root)
+        if source is None:
+            raise ValueError(f"--source is missing. {how_to_get(benchmark)} Licence: {benchmark.licence}.")
+        console = Console()
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(f"Preparing {name}", total=sum(benchmark.images.values()))
+            prepare(name, source, root, lambda done, total: bar.update(task, completed=done, total=total))
+    console.print(f"{name} is complete in {target}", markup=False)
+
+
+def data_check(path: str) -> None:
+    """Look at every image of a folder or .npz file, and say what is wrong and what to do about it.
+
+    The exit code is 1 when something is wrong.
+
+    Args:
+        path: A folder train|val|test/CLASS/IMAGE or CLASS/IMAGE, an .npz file, or the name of a prepared benchmark.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from deepbdc.data import benchmarks
+    from deepbdc.data.check import check
+
+    console = Console()
+    with errors_in_words("data check"):
+        named = not Path(path).exists() and path in benchmarks.names()
+        if named and not benchmarks.is_prepared(path):
+            raise benchmarks.NotPrepared(path)
+        with Progress(console=console, transient=True) as bar:
+            task = bar.add_task("Checking", total=None)
+            place = benchmarks.prepared_path(path) if named else Path(path)
+            report = check(place, lambda done, total: bar.update(task, completed=done, total=total))
+    _print_report(report, console)
+    if not report.ok:
+        raise SystemExit(1)
+
+
+def _print_report(report: "Report", console: "Console", most: int = 10) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"{report.path}" + (f" ({report.benchmark})" if report.benchmark else ""))
+    for heading in ("split", "classes", "images", "per class"):
+        table.add_column(heading, justify="left" if heading == "split" else "right")
+    for split, counts in report.counts.items():
+        sizes = list(counts.values()) or [0]
+        spread = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+        table.add_row(split, str(len(counts)), f"{sum(sizes):,}", spread)
+    console.print(table)
+    for problem in report.problems:
+        console.print(f"{'Problem' if problem.serious else 'Note'}: {problem.text}.", markup=False)
+        for item in problem.items[:most]:
+            console.print(f"  {item}", markup=False, soft_wrap=True)
+        if len(problem.items) > most:
+            console.print(f"  ... and {len(problem.items) - most} more")
+        console.print(f"  What to do: {problem.remedy}", markup=False)
+    if report.ok:
+        console.print("Nothing is wrong.")

@@ -1,0 +1,58 @@
+"""``deepbdc paper``: the paper's tables and figures again."""
+
+from pathlib import Path
+from typing import Literal
+
+from deepbdc.commands.common import errors_in_words
+
+
+def paper(figure: Literal["relations"], output: str = "relations.png", points: int = 1500, seed: int = 0) -> None:
+    """Make a table or figure of the paper again.
+
+    relations   Supplement S4: seven non-linear and seven linear relations between two variables,
+                as a picture and a table. Classical correlation misses the non-linear ones,
+                Brownian distance correlation does not.
+
+    Args:
+        figure: Which one.
+        output: The picture to write, as .png, .pdf or .svg.
+        points: Points in each sample, 10 to 5000.
+        seed: Of the random samples.
+    """
+    from rich.console import Console
+    from rich.progress import track
+    from rich.table import Table
+
+    from deepbdc.report import relations
+
+    with errors_in_words("paper"):
+        if not 10 <= points <= 5000 or seed < 0:
+            raise ValueError(f"--points must be 10 to 5000 and --seed at least 0, got {points} and {seed}")
+        if Path(output).suffix not in (".png", ".pdf", ".svg"):
+            raise ValueError(f"--output must end in .png, .pdf or .svg, got {output!r}")
+        Path(output).parent.mkdir(parents=True, exist_ok=True)
+    count = len(relations.NONLINEAR) + len(relations.LINEAR)
+    console = Console()
+    steps = relations.relations(points=points, seed=seed)
+    found = list(track(steps, "Measuring", total=count, console=console, transient=True))
+    table = Table(title="Correlation and Brownian distance correlation (S4)")
+    for heading in ("relation", "Corr", "BDCorr", "shuffled: mean, largest", "p"):
+        table.add_column(heading, justify="left" if heading == "relation" else "right")
+    for relation in found:
+        spread = f"{relation.shuffled.mean():.3f}, {relation.shuffled.max():.3f}"
+        row = (
+            relation.name,
+            f"{relation.corr:+.3f}",
+            f"{relation.bdcorr:.3f}",
+            spread,
+            f"{relation.p_value:.3f}",
+        )
+        table.add_row(*row, end_section=relation is found[len(relations.NONLINEAR) - 1])
+    console.print(table)
+    console.print(
+        f"shuffled: the BDCorr of {len(found[0].shuffled)} random pairings of the same values; "
+        "p: the share of pairings with a BDCorr as high (permutation test)."
+    )
+    with errors_in_words("paper"):
+        relations.draw(found, Path(output))
+    console.print(f"Picture: {output}", markup=False)

@@ -1,0 +1,51 @@
+"""STL DeepBDC: logistic regression on BDC matrices."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from deepbdc.backbones.base import Backbone, Preprocessing
+from deepbdc.classifiers import Classifier, create_classifier
+from deepbdc.embedding import Embedding
+from deepbdc.methods.base import Method, by_shot, methods
+from deepbdc.pooling import BDCPool
+
+
+class STLDeepBDC(Method):
+    """Xie et al., "Joint Distribution Matters: Deep Brownian Distance Covariance", CVPR 2022, Sec. 3.3.
+
+    Good-Embed with BDC pooling ("simple transfer learning"): ordinary training, self-distillation, then logistic
+    regression on the normalised upper triangle of the BDC matrix for each task.
+    """
+
+    stages = ("pretrain", "distill")
+
+    def __init__(self, embedding: Embedding, shot: int, C: float | Mapping[int, float]) -> None:
+        self.C = C  # classifier_for needs it
+        super().__init__(embedding, self.classifier_for(shot))
+
+    def classifier_for(self, shot: int) -> Classifier:
+        """Logistic regression with the strength for this number of shots."""
+        return create_classifier("logistic", C=by_shot(self.C, shot))
+
+
+@methods.register
+def stl_deepbdc(
+    backbone: Backbone,
+    shot: int = 1,
+    preprocessing: Preprocessing | None = None,
+    reduce_to: int | None = None,
+    output: Literal["triangle", "weighted"] = "triangle",
+    C: float | Mapping[int, float] = 1.0,
+) -> Method:
+    """BDC pooling and logistic regression.
+
+    Args:
+        backbone: From images to feature maps.
+        shot: Labelled images a class: chooses among several C.
+        preprocessing: How images are to be prepared, if not as the backbone says.
+        reduce_to: Channels after the 1×1 reduction (None: no reduction; the paper's choice for ResNet-12 is 128).
+        output: The vector of the BDC matrix, see `BDCPool`.
+        C: Inverse strength of the penalty, one number or one for each number of shots, ``{1: 0.1, 5: 2.0}``.
+    """
+    pool = BDCPool(backbone.out_channels, reduce_to, output=output)
+    return STLDeepBDC(Embedding(backbone, pool, preprocessing), shot, C)

@@ -1,0 +1,132 @@
+"""Checkpoints: tensors and a JSON header in one safetensors file, written whole or not at all. Nothing is unpickled."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from deepbdc._files import write_bytes
+from deepbdc.backbones.base import Preprocessing
+from deepbdc.training.stages import Task
+
+FORMAT = 1
+_KEY = "deepbdc"
+_WEIGHTS, _MOMENTUM = "weights.", "momentum."
+
+
+@dataclass
+class Progress:
+    """How far a stage is: all that is needed to go on, besides weights and momentum."""
+
+    stage: str
+    epoch: int = 0
+    """Epochs that are complete."""
+    step: int = 0
+    """Steps done of the epoch that is not."""
+    losses: float = 0.0
+    """Sum over these steps."""
+    accuracies: float = 0.0
+    best_epoch: int | None = None
+    best_accuracy: float | None = None
+    seconds: float = 0.0
+    """Of the whole run."""
+    precision: dict[str, Any] = field(default_factory=dict)
+    """State of the loss scaling of half precision."""
+    seed: int = 0
+    """With the position it is the state of all random streams: each is drawn from its place alone."""
+
+
+def save(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Write tensors and a header of plain values."""
+    from safetensors.torch import save as as_bytes
+
+    whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    write_bytes(path, as_bytes(whole, {_KEY: json.dumps({"format": FORMAT, **header})}))
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `save` wrote; anything else is an error that names the file."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {})[_KEY])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise ValueError(f"{path} is damaged, or was not written by deepbdc ({type(error).__name__})") from error
+    if header.get("format") != FORMAT:
+        raise ValueError(f"{path} has format {header.get('format')}, this version of deepbdc reads {FORMAT}")
+    return tensors, header
+
+
+def save_weights(path: Path, task: Task, header: Mapping[str, Any]) -> None:
+    """Write a trained network, with what a user of it must know."""
+    preprocessing = asdict(task.method.embedding.preprocessing)
+    save(path, task.state_dict(), {**header, "kind": "weights", "preprocessing": preprocessing})
+
+
+def load_into(
+    network: nn.Module, tensors: Mapping[str, Tensor], prefix: str, source: Path, ignore: tuple[str, ...] = ()
+) -> None:
+    """Give ``network`` the tensors whose names begin with ``prefix``: all of its own, and no other.
+
+    What begins with one of ``ignore``, or lies beside the prefix in a checkpoint, is left aside.
+    """
+    others = [name for name in tensors if not name.startswith((prefix, _MOMENTUM, *ignore))]
+    if others:
+        raise ValueError(f"{source} does not fit the network: it also has {', '.join(others[:3])}")
+    chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    missing, left = network.load_state_dict(chosen, strict=False)
+    if missing or left:
+        raise ValueError(
+            f"{source} does not fit the network: it lacks {', '.join(missing[:3]) or 'nothing'} "
+            f"and has {', '.join(left[:3]) or 'nothing'} too much"
+        )
+
+
+def read_preprocessing(header: Mapping[str, Any]) -> Preprocessing:
+    """The pre-processing in the header of a weights file."""
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in header["preprocessing"].items()
+    }
+    return Preprocessing(**given)
+
+
+def save_progress(path: Path, task: Task, optimiser: SGD, progress: Progress, recipe: Mapping[str, Any]) -> None:
+    """Write all that is needed to go on. Refuses to replace a good checkpoint by broken weights."""
+    weights = task.state_dict()
+    broken = [name for name, value in weights.items() if value.is_floating_point() and not value.isfinite().all()]
+    if broken:
+        raise FloatingPointError(f"weights are no longer finite ({', '.join(broken[:3])})")
+    momentum = {
+        name: optimiser.state[value]["momentum_buffer"]
+        for name, value in task.named_parameters()
+        if optimiser.state.get(value, {}).get("momentum_buffer") is not None
+    }
+    tensors = {_WEIGHTS + name: value for name, value in weights.items()}
+    tensors |= {_MOMENTUM + name: value for name, value in momentum.items()}
+    save(path, tensors, {"kind": "progress", "progress": asdict(progress), "recipe": dict(recipe)})
+
+
+def read_progress(path: Path) -> tuple[Progress, dict[str, Tensor]] | None:
+    """The last checkpoint of a run, if there is one."""
+    if not path.is_file():
+        return None
+    tensors, header = load(path)
+    return Progress(**header["progress"]), tensors
+
+
+def restore(task: Task, optimiser: SGD, tensors: Mapping[str, Tensor], source: Path) -> None:
+    """Put weights and momentum back where `save_progress` took them from."""
+    load_into(task, tensors, _WEIGHTS, source)
+    for name, value in task.named_parameters():
+        if _MOMENTUM + name in tensors:
+            buffer = torch.empty_like(value, memory_format=torch.preserve_format)
+            optimiser.state[value]["momentum_buffer"] = buffer.copy_(tensors[_MOMENTUM + name])

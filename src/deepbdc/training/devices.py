@@ -1,0 +1,120 @@
+"""Devices and processes, through Lightning Fabric: from one core to many machines without a change of code."""
+
+import ctypes
+import os
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from deepbdc.feature_bank import Shard
+from deepbdc.training.batches import Process
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+T = TypeVar("T")
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """Where to compute, as Lightning Fabric names it."""
+
+    accelerator: str = "auto"
+    """auto, cpu, cuda (or gpu), mps."""
+    devices: str | int = "auto"
+    """How many processes a machine, or which GPUs ("0,2"); auto takes all GPUs, or one process on the CPU."""
+    num_nodes: int = 1
+    precision: str | None = None
+    """None: as the recipe says."""
+    strategy: str = "auto"
+
+
+def start(options: DeviceOptions, precision: str = "32-true") -> "Fabric":
+    """Start the processes; every one of them returns from this call."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about other packages, at import
+        from lightning_fabric import Fabric
+        from lightning_fabric.strategies import DDPStrategy
+
+    if options.strategy not in STRATEGIES:
+        raise ValueError(
+            f"--strategy must be one of {', '.join(STRATEGIES)}, got {options.strategy!r}: "
+            "these networks fit on one device, so each process has a whole copy"
+        )
+    accelerator = options.accelerator
+    if accelerator == "auto" and not torch.cuda.is_available():
+        accelerator = "cpu"  # an Apple GPU must be asked for: its results are not those of the CPU
+    devices: Any = options.devices
+    if devices == "auto" and accelerator == "cpu":
+        devices = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # as torchrun says
+    elif isinstance(devices, str) and devices.isdecimal():
+        devices = int(devices)
+    strategy: Any = "auto"
+    if devices not in (1, "auto") or options.num_nodes > 1 or options.strategy != "auto":
+        unused = options.strategy.endswith("true")
+        strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=unused)
+    precision = options.precision or precision
+    if precision == "16-mixed" and accelerator == "cpu":
+        raise ValueError("precision 16-mixed needs a GPU: on the CPU choose bf16-mixed or 32-true")
+    fabric = Fabric(
+        accelerator=accelerator, devices=devices, num_nodes=options.num_nodes, strategy=strategy, precision=precision
+    )
+    fabric.launch()
+    return fabric
+
+
+def process_of(fabric: "Fabric") -> Process:
+    """Which process of how many this is."""
+    return Process(fabric.global_rank, fabric.world_size)
+
+
+def shard(fabric: "Fabric") -> Shard | None:
+    """This process's share of the images to embed; None if there is one process only."""
+    if fabric.world_size == 1:
+        return None
+
+    def gather(part: Tensor) -> Tensor:
+        gathered: Tensor = fabric.all_gather(part.to(fabric.device))
+        return gathered.cpu()
+
+    return Shard(fabric.global_rank, fabric.world_size, gather)
+
+
+def average_buffers(fabric: "Fabric", network: nn.Module) -> None:
+    """Make the running statistics of batch norm the mean over all processes, so that these never drift apart."""
+    if fabric.world_size == 1:
+        return
+    buffers = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
+    if not buffers:
+        return
+    flat = torch.cat([buffer.reshape(-1).float() for buffer in buffers])
+    mean: Tensor = fabric.all_reduce(flat, reduce_op="mean")
+    for buffer, values in zip(buffers, mean.split([buffer.numel() for buffer in buffers]), strict=True):
+        buffer.copy_(values.reshape(buffer.shape))
+
+
+def from_first(fabric: "Fabric", make: Callable[[], T]) -> T:
+    """What ``make`` gives in the first process, for all of them: only its machine need have the files."""
+    if fabric.world_size == 1:
+        return make()
+    made: T = fabric.broadcast(make() if fabric.is_global_zero else None)
+    return made
+
+
+def keep_freed_memory() -> None:
+    """Ask the C library to keep the memory of a step for the next instead of giving it back to the system.
+
+    Each activation would otherwise be mapped and zeroed anew, a tenth or more of the time of a step on the CPU. Where
+    there is no such call, nothing happens.
+    """
+    trim_threshold, mmap_threshold = -1, -3  # the names of glibc's mallopt
+    with suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(mmap_threshold, 2**25)  # the largest that it takes
+        library.mallopt(trim_threshold, 2**30)

@@ -1,0 +1,163 @@
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+from deepbdc.backbones import Preprocessing, create_backbone
+from deepbdc.data.dataset import ArrayDataset
+from deepbdc.embedding import pixel_embedding
+from deepbdc.evaluation import Comparison, evaluate
+from deepbdc.methods import create_method
+from deepbdc.methods.base import Method
+from deepbdc.report.comparison import (
+    ComparisonTable,
+    Row,
+    common_data,
+    compare_runs,
+    difference_in_words,
+    draw,
+    excludes_zero,
+    save,
+    table,
+)
+
+SETTINGS: dict[str, Any] = {"shots": (1, 5), "episodes": 60, "query": 4}
+
+
+def colours(split: str = "test", seed: int = 0) -> ArrayDataset:
+    """Eight noisy classes, of which an untrained network makes something but not all."""
+    generator = np.random.default_rng(seed)
+    means = generator.uniform(0, 255, (8, 1, 8, 8, 3))
+    images = np.clip(means + generator.normal(0, 150, (8, 12, 8, 8, 3)), 0, 255).astype(np.uint8)
+    labels = np.repeat(np.arange(8), 12)
+    return ArrayDataset(images.reshape(-1, 8, 8, 3), labels, list("abcdefgh"), "colours", split)
+
+
+def run(name: str, method: str = "protonet", folder: str = "") -> Any:
+    """A run as far as a comparison looks at it, with an untrained network."""
+    torch.manual_seed(0)
+    backbone = create_backbone("conv4", width=0.2, removed_downsamplings=2)
+    network = create_method(method, backbone, preprocessing=Preprocessing(input_size=8, resize=8))
+    recipe = SimpleNamespace(method=method, data="colours")
+    return SimpleNamespace(name=name, method=network.eval(), recipe=recipe, folder=Path(folder or name), data=None)
+
+
+def pixels(name: str) -> Any:
+    from deepbdc.classifiers import create_classifier
+
+    found = run(name)
+    found.method = Method(pixel_embedding(8), create_classifier("prototype"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def found() -> ComparisonTable:
+    runs = [run("x/protonet"), run("x/stl_deepbdc", "stl_deepbdc"), pixels("x/pixels")]
+    return compare_runs(runs, data=colours(), **SETTINGS)
+
+
+def test_results_are_those_of_evaluations_one_by_one(found: ComparisonTable) -> None:
+    stl = run("again", "stl_deepbdc")
+    for shot, result in zip((1, 5), found.rows[1].results, strict=True):
+        expected = evaluate(stl.method.for_shot(shot), colours(), shot=shot, query=4, episodes=60)
+        assert np.array_equal(result.accuracies, expected.accuracies)
+        assert result.shot == shot
+
+
+def test_differences_are_paired(found: ComparisonTable) -> None:
+    for row in found.rows:
+        for difference, result, base in zip(found.differences(row), row.results, found.baseline.results, strict=True):
+            apart = result.accuracies - base.accuracies
+            assert difference.difference == pytest.approx(apart.mean())
+            assert difference.ci95 == pytest.approx(1.96 * apart.std() / np.sqrt(60))
+
+
+@pytest.mark.parametrize(
+    ("difference", "interval", "words"),
+    [(1.2, 0.5, "+1.20 ± 0.50 *"), (-1.2, 0.5, "−1.20 ± 0.50 *"), (0.4, 0.5, "+0.40 ± 0.50"), (0, 0, "+0.00 ± 0.00")],
+)
+def test_a_star_for_intervals_that_exclude_zero(difference: float, interval: float, words: str) -> None:
+    compared = Comparison(difference, interval, 0.5)
+    assert difference_in_words(compared).rstrip() == words
+    assert excludes_zero(compared) == words.endswith("*")
+
+
+def test_table_says_all_of_it_in_80_columns(found: ComparisonTable) -> None:
+    console = Console(width=100, record=True)
+    console.print(table(found))
+    text = console.export_text()
+    for row in found.rows:
+        (line,) = (line for line in text.splitlines() if f" {row.name} " in line and "difference" not in line)
+        for result, difference in zip(row.results, found.differences(row), strict=True):
+            assert str(result) in line
+            assert (difference_in_words(difference).strip() in line) == (row is not found.baseline)
+    assert "colours test: 60 episodes, 5-way, 4 queries" in text
+    assert "paired, to x/protonet" in text
+
+
+def test_baseline(found: ComparisonTable) -> None:
+    runs = [run("one"), pixels("two")]
+    by_name = compare_runs(runs, data=colours(), baseline="two", **SETTINGS)
+    assert [row.name for row in by_name.rows] == ["two", "one"]
+    with pytest.raises(ValueError, match=r"'three' is not among what is compared: one, two"):
+        compare_runs(runs, data=colours(), baseline="three", **SETTINGS)
+    with pytest.raises(ValueError, match="nothing to compare"):
+        compare_runs([])
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders() -> None:
+    runs = [run("same", folder="runs/a"), run("same", folder="runs/b"), run("other", folder="runs/c")]
+    rows = compare_runs(runs, data=colours(), shots=(1,), episodes=3, query=2).rows
+    assert [row.name for row in rows] == ["runs/a", "runs/b", "other"]
+
+
+def test_saved_with_every_episode(found: ComparisonTable, tmp_path: Path) -> None:
+    save(found, tmp_path / "new" / "comparison.json")
+    content = json.loads((tmp_path / "new" / "comparison.json").read_text())
+    assert content["baseline"] == "x/protonet"
+    assert content["shots"] == [1, 5]
+    for row, saved in zip(found.rows, content["rows"], strict=True):
+        assert saved["name"] == row.name
+        for result, kept in zip(row.results, saved["results"], strict=True):
+            assert kept["accuracies"] == result.accuracies.tolist()
+            assert kept["mean"] == result.mean
+        for difference, kept in zip(found.differences(row), saved["differences"], strict=True):
+            assert kept["difference"] == difference.difference
+            assert kept["excludes_zero"] == excludes_zero(difference)
+
+
+@pytest.mark.parametrize("name", ["new/a.png", "a.pdf", "a.svg"])
+def test_picture(found: ComparisonTable, tmp_path: Path, name: str) -> None:
+    draw(found, tmp_path / name)
+    assert (tmp_path / name).stat().st_size > 5_000
+    if name.endswith("png"):
+        with Image.open(tmp_path / name) as image:
+            assert image.width > 800
+
+
+def test_picture_of_one_run_and_one_shot(found: ComparisonTable, tmp_path: Path) -> None:
+    row = found.rows[0]
+    only = ComparisonTable((Row(row.name, row.method, row.folder, row.results[:1]),), (1,))
+    draw(only, tmp_path / "one.png")
+    assert (tmp_path / "one.png").stat().st_size > 5_000
+
+
+def arrays(path: Path, seed: int) -> Path:
+    data = colours(seed=seed)
+    split = np.array(["test"] * 8)
+    np.savez(path, images=data.images, labels=data.labels, class_names=np.array(data.class_names), class_split=split)
+    return path
+
+
+def test_all_must_use_the_same_images(tmp_path: Path) -> None:
+    one, copy, other = (arrays(tmp_path / f"{name}.npz", seed) for name, seed in (("a", 0), ("b", 0), ("c", 1)))
+    assert len(common_data({"x": ("glyphs", one), "y": ("glyphs", one)})) == 96
+    assert common_data({"x": ("glyphs", one), "y": ("glyphs", copy)}).class_names == tuple("abcdefgh")
+    with pytest.raises(ValueError, match=r"same images for all, but x uses .*a\.npz, y uses .*c\.npz: say which"):
+        common_data({"x": ("glyphs", one), "y": ("glyphs", other)})
