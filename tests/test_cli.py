@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import deepbdc
-from deepbdc.cli import main
+from deepbdc.cli import COMMANDS, _in_order, main
 from deepbdc.data import benchmarks
 from tests.data.official import picture, small, tree, write_folder, write_tar
 
@@ -33,6 +33,21 @@ def test_paper_relations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["evaluate", "conv4", "--data", "nowhere"], "neither a data set, nor a folder"),
         (["evaluate", "conv4", "--data", "cars", "--root", "no/such/folder"], "deepbdc data prepare cars"),
         (["evaluate", "pixels", "--classifier", "knn"], "no classifier is called 'knn'"),
+        (["evaluate", "runs/nothing"], "there is no run runs/nothing. 'deepbdc train RECIPE' makes one"),
+        (["evaluate", "nothing.safetensors"], "there is no model file nothing.safetensors"),
+        (["train"], "'deepbdc train --list' shows all"),
+        (["train", "glyphs/protonett"], "did you mean 'glyphs/protonet'"),
+        (["train", "glyphs/protonet", "pretrain.epoch=2"], "did you mean 'epochs'"),
+        (["train", "glyphs/protonet", "epochs"], "not of the form key=value"),
+        (["train", "glyphs/protonet", "--data", "no/such/folder"], "no/such/folder does not exist"),
+        (["train", "glyphs/protonet", "--resume=maybe"], "ignored explicit argument 'maybe'"),
+        (["train", "glyphs/protonet", "--speed", "9"], "--speed"),
+        (["compare"], "'deepbdc train --list' shows all"),
+        (["compare", "glyphs/protonet", "--output", "x.txt"], "must end in .png"),
+        (["compare", "glyphs/protonet", "--baseline", "glyphs/meta"], "--baseline must be one of"),
+        (["compare", "glyphs/protonet", "glyphs/protonet"], "stands twice among"),
+        (["compare", "glyphs/protonet", "cub/protonet_1shot", "--runs", "no/runs"], "deepbdc data prepare cub"),
+        (["compare", "glyphs/protonet", "--set", "pretrain"], "not of the form key=value"),
         ([], "paper"),
         (["data"], "prepare"),
         (["data", "prepare", "cubb", "--source", "x"], "did you mean 'cub'"),
@@ -90,7 +105,10 @@ def test_data_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         assert benchmarks.get(name).archives[0][0].name in text
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["data", "--help"], ["data", "list"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["data", "--help"], ["data", "list"], ["train", "--help"], ["compare", "--help"], ["train", "--list"]],
+)
 def test_without_torch(arguments: list[str]) -> None:
     program = (
         "import sys; sys.modules['torch'] = None; sys.modules['torchvision'] = None\n"
@@ -98,7 +116,7 @@ def test_without_torch(arguments: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "data" in done.stdout
+    assert "data" in done.stdout or "glyphs/protonet" in done.stdout
 
 
 def test_data_prepare_and_check(
@@ -139,12 +157,15 @@ def test_a_hostile_archive_is_answered_in_words(tmp_path: Path) -> None:
     assert not (tmp_path.parent / "x").exists()
 
 
-def arrays(path: Path) -> Path:
+def arrays(path: Path, splits: tuple[str, ...] = ("test",)) -> Path:
+    """Six noisy classes of a dozen small images in each split."""
     generator = np.random.default_rng(0)
-    means = generator.uniform(0, 255, (6, 1, 8, 8, 3))
-    images = np.clip(means + generator.normal(0, 80, (6, 12, 8, 8, 3)), 0, 255).astype(np.uint8).reshape(-1, 8, 8, 3)
-    labels, names = np.repeat(np.arange(6), 12), np.array(list("abcdef"))
-    np.savez(path, images=images, labels=labels, class_names=names, class_split=np.array(["test"] * 6))
+    count = 6 * len(splits)
+    means = generator.uniform(0, 255, (count, 1, 8, 8, 3))
+    images = np.clip(means + generator.normal(0, 80, (count, 12, 8, 8, 3)), 0, 255).astype(np.uint8)
+    labels, names = np.repeat(np.arange(count), 12), np.array(list("abcdefghijklmnopqr"[:count]))
+    class_split = np.repeat(np.array(splits), 6)
+    np.savez(path, images=images.reshape(-1, 8, 8, 3), labels=labels, class_names=names, class_split=class_split)
     return path
 
 
@@ -167,3 +188,186 @@ def test_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_evaluate_asks_for_no_more_than_there_is(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="class 'a' has 12 images, but 1 for support"):
         main(["evaluate", "pixels", "--data", str(arrays(tmp_path / "x.npz")), "--shot", "1"])
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("train r --run x a=1 b=2", "train r a=1 b=2 --run x"),
+        ("train r a=1 --run=x", "train r a=1 --run=x"),
+        ("train --dry-run r a=1 --num-nodes 2", "train r a=1 --dry_run --num_nodes 2"),
+        ("train --dry_run r --num_nodes=2 b=c", "train r b=c --dry_run --num_nodes=2"),
+        ("train r --resume true --quiet false a=1", "train r a=1 --resume"),
+        ("train r --resume=true --list=false", "train r --resume"),
+        ("evaluate m --shot 1 --shot=5 --skip-bad", "evaluate m --shot+ 1 --shot+=5 --skip_bad"),
+        ("compare a --set x=1 b --set y=2 --shot 1", "compare a b --set+ x=1 --set+ y=2 --shot+ 1"),
+        ("train -h", "train -h"),
+        ("train r --run", "train r --run"),
+        ("data check x --help", "data check x --help"),
+        ("nothing --run x y", "nothing --run x y"),
+    ],
+)
+def test_order_and_spelling_of_arguments(given: str, expected: str) -> None:
+    assert _in_order(given.split(), COMMANDS) == expected.split()
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "evaluate"])
+def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    assert caught.value.code == 0
+    printed = capsys.readouterr().out
+    assert printed.count(f"    deepbdc {command} ") == 2
+    assert "--shot+" not in printed
+    assert "_nodes N" not in printed.replace("NUM_NODES", "")
+
+
+RECIPE = """
+method: {method}
+data: glyphs
+backbone: {{name: conv4, width: 0.1, removed_downsamplings: 2}}
+size: 8
+workers: 0
+augmentation: crop_flip
+pretrain: {{epochs: 2, batch_size: 24}}
+validation: {{query: 4, episodes: 5}}
+evaluation: {{query: 4, episodes: 20, seed: 3}}
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data, two recipes, and the run of the first."""
+    folder = tmp_path_factory.mktemp("trained")
+    arrays(folder / "tiny.npz", ("train", "val", "test"))
+    for method in ("protonet", "stl_deepbdc"):
+        (folder / f"{method}.yaml").write_text(RECIPE.format(method=method))
+    main(["train", f"{folder}/protonet.yaml", "--data", f"{folder}/tiny.npz", "--run", f"{folder}/runs/protonet"])
+    return folder
+
+
+def accuracies(path: Path) -> list[list[float]]:
+    content = json.loads(path.read_text())
+    return [result["accuracies"] for result in content["results"]]
+
+
+def test_train_prints_the_result(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained / "runs" / "protonet"
+    again = ["train", str(trained / "protonet.yaml"), "--data", str(trained / "tiny.npz"), "--run", str(run)]
+    with pytest.raises(SystemExit, match=r"holds a run already: go on with it \(--resume\)"):
+        main(again)
+    main([*again, "--resume"])  # it is finished: says what came out
+    printed = capsys.readouterr().out
+    for result in json.loads((run / "result.json").read_text())["results"]:
+        assert f"{result['mean']:.2f} ± {result['ci95']:.2f}" in printed
+    assert f"Run: {run}" in printed
+
+
+def test_dry_run(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = ["--data", str(trained / "tiny.npz")]
+    main(["train", str(trained / "protonet.yaml"), "--dry-run", *data, "pretrain.epochs=7", "--run", "no/such/run"])
+    printed = capsys.readouterr().out
+    assert "epochs: 7" in printed
+    assert "Parameters: " in printed
+    assert not Path("no").exists()
+
+
+def test_evaluate_a_run(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained / "runs" / "protonet"
+    main(["evaluate", str(run)])
+    assert "its own" in capsys.readouterr().out
+    assert accuracies(run / "evaluation-tiny-test.json") == accuracies(run / "result.json")
+    model = str(run / "model.safetensors")
+    main(["evaluate", model, "--classifier", "svm", "--shot", "2", "--split", "val", "--episodes", "9"])
+    content = json.loads((run / "evaluation-tiny-val-svm.json").read_text())
+    assert [(result["shot"], result["seed"], len(result["accuracies"])) for result in content["results"]] == [(2, 3, 9)]
+    assert "SVM" in content["results"][0]["classifier"]
+    other = arrays(tmp_path / "other.npz")
+    main(["evaluate", str(run / "checkpoints" / "pretrain.safetensors"), "--data", str(other), "--shot", "1"])
+    assert (run / "checkpoints" / "evaluation-pretrain-other-test.json").is_file()
+    main(["evaluate", str(run), "--output", str(tmp_path / "mine.json"), "--shot", "1"])
+    assert len(accuracies(tmp_path / "mine.json")) == 1
+
+
+def test_a_run_has_a_network_of_its_own(trained: Path) -> None:
+    with pytest.raises(SystemExit, match="has a network of its own: leave out --reduce-to, --size"):
+        main(["evaluate", str(trained / "runs" / "protonet"), "--size", "8", "--reduce_to", "8"])
+
+
+def test_evaluate_knows_the_folder_of_runs(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained)
+    (trained / "runs" / "some" / "run").mkdir(parents=True)
+    with pytest.raises(SystemExit, match="there is no run some/run: did you mean runs/some/run"):
+        main(["evaluate", "some/run"])
+
+
+def test_compare(trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained)
+    options = ["--data", "tiny.npz", "--shot", "1", "--shot", "3"]
+    main(["compare", "protonet.yaml", "stl_deepbdc.yaml", *options])
+    printed = capsys.readouterr().out
+    assert "protonet.yaml: the run in runs/protonet is finished" in printed
+    assert "stl_deepbdc.yaml: the run in runs/stl_deepbdc will be trained" in printed
+    assert Path("runs/comparison.png").stat().st_size > 5_000
+    content = json.loads(Path("runs/comparison.json").read_text())
+    assert content["baseline"] == "protonet.yaml"
+    for row in content["rows"]:
+        for result in row["results"]:
+            assert f"{result['mean']:.2f} ± {result['ci95']:.2f}" in printed
+
+    picture = "pictures/again.svg"
+    main(["compare", "runs/protonet", "stl_deepbdc.yaml", *options, "--baseline=stl_deepbdc.yaml", "--output", picture])
+    assert "will be trained" not in capsys.readouterr().out
+    assert Path(picture).is_file()
+    again = json.loads(Path("pictures/again.json").read_text())
+    assert [row["name"] for row in again["rows"]] == ["stl_deepbdc.yaml", "runs/protonet"]
+    both = (content["rows"][1]["results"], again["rows"][0]["results"])
+    assert [one["accuracies"] for one in both[0]] == [one["accuracies"] for one in both[1]]
+    assert again["rows"][1]["differences"][0]["difference"] == -content["rows"][1]["differences"][0]["difference"]
+
+
+def test_compare_takes_no_run_of_another_recipe(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained)
+    with pytest.raises(SystemExit, match=r"trained with pretrain\.epochs=2, not 5\. Give the folder runs/protonet"):
+        main(["compare", "protonet.yaml", "pretrain.epochs=5", "--data", "tiny.npz"])
+    arrays(Path("other.npz"), ("test", "train", "val"))
+    with pytest.raises(SystemExit, match="trained on other classes than those of other"):
+        main(["compare", "protonet.yaml", "--data", "other.npz"])
+    Path("empty").mkdir()
+    with pytest.raises(SystemExit, match="empty is neither a recipe nor the folder of a run"):
+        main(["compare", "empty"])
+
+
+def test_interrupted_training_goes_on(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from deepbdc.training import run
+
+    calls: list[bool] = []
+
+    def interrupted(recipe: object, folder: Path, *, resume: bool, **_: object) -> None:
+        calls.append(resume)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "recipe.yaml").write_text(Path("protonet.yaml").read_text())
+        raise run.Interrupted("interrupted; go on by the same command with --resume.")
+
+    monkeypatch.chdir(trained)
+    monkeypatch.setattr(run, "train", interrupted)
+    for command in (["train"], ["compare", "--runs", "new"], ["compare", "--runs", "new"], ["compare", "new/protonet"]):
+        given = [] if command[-1].startswith("new/") else ["protonet.yaml"]
+        with pytest.raises(SystemExit) as caught:
+            main([*command, *given, "--data", "tiny.npz"])
+        assert caught.value.code == 130
+        assert f"deepbdc {command[0]}: " in capsys.readouterr().err
+    assert calls == [False, False, True, True]
+
+
+def test_training_errors_are_one_sentence(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deepbdc.training import run
+
+    def failing(*_: object, **__: object) -> None:
+        raise run.TrainingError("the loss is not a number")
+
+    monkeypatch.setattr(run, "train", failing)
+    with pytest.raises(SystemExit, match="deepbdc train: the loss is not a number"):
+        main(["train", str(trained / "protonet.yaml"), "--run", "x"])

@@ -44,8 +44,9 @@ def main(arguments: list[str] | None = None) -> None:
         description="Few-shot image classification with Deep Brownian Distance Covariance.",
         formatter_class=_help_formatter(),
     )
-    _add_commands(parser, COMMANDS)
-    parsed: Any = parser.parse_args(_in_order(sys.argv[1:] if arguments is None else list(arguments), COMMANDS))
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    _add_commands(parser, COMMANDS, given)
+    parsed: Any = parser.parse_args(_in_order(given, COMMANDS))
     chosen: Command | Commands = COMMANDS
     while isinstance(chosen, Mapping):
         name = parsed.command
@@ -119,8 +120,11 @@ def _option(argument: str, rest: list[str], flags: set[str], lists: set[str]) ->
     return [spelt, rest.pop(0)] if rest else [spelt]
 
 
-def _add_commands(parser: Any, commands: Commands) -> None:
-    """Give ``parser`` a sub-command for each function, and one with its own sub-commands for each group."""
+def _add_commands(parser: Any, commands: Commands, given: Sequence[str]) -> None:
+    """Give ``parser`` a sub-command for each function, and one with its own sub-commands for each group.
+
+    Only a command that was given gets its arguments, as reading them from a function takes its time.
+    """
     from jsonargparse import ArgumentParser
 
     subcommands = parser.add_subcommands(dest="command", title="commands", metavar="COMMAND")
@@ -131,12 +135,12 @@ def _add_commands(parser: Any, commands: Commands) -> None:
             else inspect.cleandoc(entry.__doc__ or "").partition("\nArgs:")[0]
         )
         command = ArgumentParser(description=text, formatter_class=_help_formatter())
-        if not isinstance(entry, Mapping):
+        if not isinstance(entry, Mapping) and name in given:
             _add_arguments(command, entry)
         # A parser must be hung up before it gets sub-commands of its own.
         subcommands.add_subcommand(name, command, help=text.partition("\n")[0])
         if isinstance(entry, Mapping):
-            _add_commands(command, entry)
+            _add_commands(command, entry, given)
 
 
 def _add_arguments(parser: Any, command: Command) -> None:

@@ -106,7 +106,7 @@ def evaluate_model(
             return
         console.print(evaluation.table(request, results, trained is not None))
         if output is None and trained is not None:
-            output = str(evaluation.default_output(trained.folder, request, results))
+            output = str(evaluation.default_output(request, results, trained))
         if output is not None:
             evaluation.write_results(Path(output), request, results)
             console.print(f"Results: {output}", markup=False, soft_wrap=True)

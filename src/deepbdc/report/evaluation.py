@@ -110,11 +110,13 @@ def build_embedding(request: EvaluationRequest) -> "Embedding":
     return Embedding(backbone, pool, preprocessing).eval()
 
 
-def default_output(folder: Path, request: EvaluationRequest, results: Sequence[EvaluationResult]) -> Path:
-    """The file in a run's folder for the results of an evaluation."""
-    parts = ["evaluation", results[0].dataset, results[0].split, request.classifier]
+def default_output(request: EvaluationRequest, results: Sequence[EvaluationResult], trained: "Run") -> Path:
+    """The file in a run's folder for the results of an evaluation; that of a single stage is named for it, too."""
+    file = Path(request.model)
+    stage = file.stem if file.is_file() and file.name != "model.safetensors" else None
+    parts = ["evaluation", stage, results[0].dataset, results[0].split, request.classifier]
     name = "-".join(part.replace("->", "_to_") for part in parts if part)
-    return folder / (re.sub(r"[^\w.-]", "_", name) + ".json")
+    return trained.folder / (re.sub(r"[^\w.-]", "_", name) + ".json")
 
 
 def table(request: EvaluationRequest, results: Sequence[EvaluationResult], trained: bool = False) -> "Table":

@@ -51,15 +51,17 @@ def save(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save` wrote; anything else is an error that names the file."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.torch import load as from_bytes
 
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
+    content = path.read_bytes()  # at once: the file may be replaced by a newer one while we look
     try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})[_KEY])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-    except (SafetensorError, KeyError, ValueError) as error:
+        tensors: dict[str, Tensor] = from_bytes(content)
+        length = int.from_bytes(content[:8], "little")
+        header: dict[str, Any] = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][_KEY])
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged, or was not written by deepbdc ({type(error).__name__})") from error
     if header.get("format") != FORMAT:
         raise ValueError(f"{path} has format {header.get('format')}, this version of deepbdc reads {FORMAT}")

@@ -125,7 +125,9 @@ class Estimate:
 
 
 def estimate(recipe: Recipe, options: DeviceOptions, *, data: str | Path | None = None) -> Estimate:
-    """Measure some steps of each stage on random images, and say what the whole training takes. Nothing is written.
+    """Measure some steps of each stage on random images, and say what the whole training takes.
+
+    Nothing is written, except that ``glyphs`` are drawn and kept if they were never used before.
 
     Args:
         recipe: What would be trained.
@@ -178,7 +180,8 @@ def describe(estimate: Estimate) -> "RenderableType":
 
     table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("stage", "epochs", "steps an epoch", "images a step", "an epoch", "validation", "in all"):
-        table.add_column(heading, justify="left" if heading == "stage" else "right")
+        # On a narrow terminal the headings of several words are folded, and no number is.
+        table.add_column(heading, justify="left" if heading == "stage" else "right", no_wrap=" a" not in heading)
     for stage in estimate.stages:
         steps = "unknown" if stage.steps is None else f"{stage.steps:,}"
         validation = "" if stage.validation_seconds is None else _time(stage.validation_seconds)
@@ -379,14 +382,16 @@ def _measure_step(
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """The shortest time of some repetitions, after one that does not count: other work only makes them longer."""
-    work()
+    """The shortest time of some repetitions: other work only makes them longer.
+
+    The first does not count, as much is made ready in it, unless it takes so long that this hardly matters.
+    """
     times: list[float] = []
-    while len(times) < _MOST_STEPS and sum(times) < _ENOUGH_SECONDS:
+    while len(times) <= _MOST_STEPS and sum(times) < _ENOUGH_SECONDS:
         started = time.perf_counter()
         work()
         times.append(time.perf_counter() - started)
-    return min(times)
+    return min(times[1:] or times)
 
 
 class _Scoring:

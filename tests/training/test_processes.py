@@ -1,0 +1,88 @@
+"""Two real processes that train and evaluate together, against one that does the same alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from deepbdc.training import checkpoint
+from deepbdc.training.batches import Process, ShuffledBatches
+from deepbdc.training.recipe import Pretrain, Recipe
+from deepbdc.training.stages import Images
+from tests.training import tiny
+
+
+def run(folder: Path, data: Path, recipe: Recipe, processes: int) -> Path:
+    file = folder.with_suffix(".yaml")
+    file.write_text(recipe.as_yaml(), encoding="utf-8")
+    arguments = [str(folder), str(data), str(file), "--devices", str(processes)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.tiny", *arguments], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def gradients(folder: Path) -> dict[str, torch.Tensor]:
+    """After one step from rest, without weight decay, the momentum is the gradient."""
+    tensors, _ = checkpoint.load(folder / "checkpoints" / "last.safetensors")
+    return {name: value for name, value in tensors.items() if name.startswith("momentum.")}
+
+
+def one_step(method: str) -> Recipe:
+    if method == "meta_deepbdc":
+        step = {"epochs": 1, "episodes": 2, "episodes_per_step": 2, "way": 3, "query": 4, "lr": 0.01, "weight_decay": 0}
+        return tiny.recipe(method, pretrain=None, meta=step)
+    # Parts of a step have batch norm statistics of their own, as processes have: two parts equal two processes.
+    step = {"epochs": 1, "batch_size": 72, "accumulate": 2, "lr": 0.01, "weight_decay": 0}
+    return tiny.recipe(method, pretrain=step, distill=None)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("method", ["meta_deepbdc", "stl_deepbdc"])
+def test_two_processes_have_the_gradient_of_one(method: str, tiny_data: Path, tmp_path: Path) -> None:
+    recipe = one_step(method)
+    alone = gradients(run(tmp_path / "one", tiny_data, recipe, 1))
+    if method == "stl_deepbdc":  # the two halves of the batch go to two processes
+        halves = {**recipe.as_dict()["pretrain"], "accumulate": 1}
+        recipe = tiny.recipe(method, pretrain=halves, distill=None)
+    together = gradients(run(tmp_path / "two", tiny_data, recipe, 2))
+    assert alone.keys() == together.keys()
+    assert any(value.abs().max() > 1e-3 for value in alone.values())
+    for name, value in alone.items():
+        assert torch.allclose(value, together[name], rtol=1e-5, atol=1e-5), name
+
+
+@pytest.mark.timeout(300)
+def test_two_processes_evaluate_as_one(tiny_data: Path, tmp_path: Path) -> None:
+    model = run(tmp_path / "model", tiny_data, tiny.recipe(distill=None), 1)
+    accuracies = []
+    for processes in (1, 2):
+        output = tmp_path / f"{processes}.json"
+        command = [str(Path(sys.executable).parent / "deepbdc"), "evaluate", str(model), "--devices", str(processes)]
+        command += ["--shot", "1", "--way", "3", "--query", "5", "--episodes", "50", "--output", str(output)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("1-shot") == 1  # one process speaks
+        accuracies.append(json.loads(output.read_text(encoding="utf-8"))["results"][0]["accuracies"])
+    assert accuracies[0] == accuracies[1]
+    assert np.mean(accuracies[0]) > 40  # chance is 33
+
+
+def test_processes_share_every_batch(tiny_data: Path) -> None:
+    from deepbdc.backbones import Preprocessing
+    from deepbdc.data.loading import load_dataset
+
+    images = Images(load_dataset(tiny_data, "train"), Preprocessing(16, 16), "crop_flip")
+    stage = Pretrain(epochs=1, batch_size=12)
+    whole = ShuffledBatches(images, stage, "pretrain", 3, Process())
+    halves = [ShuffledBatches(images, stage, "pretrain", 3, Process(rank, 2)) for rank in (0, 1)]
+    for step in range(whole.steps):
+        labels = torch.cat([half.load(0, step, 0)[1] for half in halves])
+        assert torch.equal(labels, whole.load(0, step, 0)[1])
+    with pytest.raises(ValueError, match="multiple of 5"):
+        ShuffledBatches(images, stage, "pretrain", 3, Process(0, 5))
