@@ -109,7 +109,7 @@ def test_students_start_fresh() -> None:
     weights = [
         task.head.weight
         for task in (teacher, build_task(recipe, second, 6, teacher), build_task(recipe, third, 6, teacher))
-    ]  # type: ignore[union-attr]  # noqa: E501
+    ]  # type: ignore[union-attr]
     assert not torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[1], weights[2])
     assert torch.equal(build_task(recipe, first, 6).head.weight, weights[0])  # type: ignore[union-attr, arg-type]

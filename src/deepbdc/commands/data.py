@@ -122,12 +122,18 @@ def data_check(path: str) -> None:
         named = not Path(path).exists() and path in benchmarks.names()
         if named and not benchmarks.is_prepared(path):
             raise benchmarks.NotPrepared(path)
+        places = [Path(path)]
+        if named:
+            place = benchmarks.prepared_path(path)
+            places = benchmarks.array_files(path) if place.suffix == ".npz" else [place]
         with Progress(console=console, transient=True) as bar:
             task = bar.add_task("Checking", total=None)
-            place = benchmarks.prepared_path(path) if named else Path(path)
-            report = check(place, lambda done, total: bar.update(task, completed=done, total=total))
-    _print_report(report, console)
-    if not report.ok:
+            reports = [check(p, lambda done, total: bar.update(task, completed=done, total=total)) for p in places]
+    if len(reports) > 1:
+        console.print(f"{path} is here in {len(reports)} parts. Each is checked by itself.", markup=False)
+    for report in reports:
+        _print_report(report, console)
+    if not all(report.ok for report in reports):
         raise SystemExit(1)
 
 

@@ -1,0 +1,145 @@
+"""What BDC costs in training, and what the data costs: python benchmarks/training.py [--output FILE].
+
+Real recipes on random pictures of the right size: what is timed is a whole step, from the augmented batch to the new
+weights. Both sides take turns in one process, and the ratio is what counts.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+import torch
+from torch.optim import SGD
+
+from deepbdc.data.dataset import ArrayDataset
+from deepbdc.training.batches import Batch, Batches, Images, Process
+from deepbdc.training.devices import keep_freed_memory
+from deepbdc.training.optimiser import build_optimiser
+from deepbdc.training.recipe import load_recipe
+from deepbdc.training.stages import Task, build_batches, build_task, stages_of
+from measure import verdict
+
+CLASSES = 64
+CIFAR_FS = ("protonet", "good_embed", "meta_deepbdc", "stl_deepbdc")
+MOST_ADDED, LEAST_MODEL = 15.0, 90.0  # percent
+
+
+@dataclass
+class Training:
+    """A stage of a recipe, ready to do steps."""
+
+    task: Task
+    optimiser: SGD
+    batches: Batches
+    channels_last: bool
+
+    def load(self, step: int) -> list[Batch]:
+        return [self.batches.load(0, step, part) for part in range(self.batches.parts)]
+
+    def step(self, parts: list[Batch]) -> None:
+        self.optimiser.zero_grad()
+        for images, *labels in parts:
+            if self.channels_last:
+                images = images.contiguous(memory_format=torch.channels_last)
+            loss, _ = self.task(images, *labels)
+            (loss / len(parts)).backward()
+        self.optimiser.step()
+
+
+def prepare(recipe_name: str, stage: str, per_class: int, *overrides: str) -> Training:
+    """A stage of a recipe on random pictures."""
+    recipe = load_recipe(recipe_name, overrides)
+    chosen = next(entry for entry in stages_of(recipe) if entry.name == stage)
+    first = build_task(recipe, stages_of(recipe)[0], CLASSES)
+    task = build_task(recipe, chosen, CLASSES, first)  # type: ignore[arg-type]
+    size = task.method.embedding.preprocessing.input_size
+    pictures = np.random.default_rng(0).integers(0, 256, (CLASSES * per_class, size, size, 3), dtype=np.uint8)
+    names = [f"{label:02d}" for label in range(CLASSES)]
+    data = ArrayDataset(pictures, np.arange(CLASSES).repeat(per_class), names, "random", "train")
+    images = Images(data, task.method.embedding.preprocessing, recipe.augmentation)
+    if recipe.channels_last:
+        task.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    batches = build_batches(recipe, chosen, images, Process())
+    return Training(task.train(), build_optimiser(task, chosen.settings), batches, recipe.channels_last)
+
+
+def milliseconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return (time.perf_counter() - start) * 1e3
+
+
+def added_by_bdc(title: str, sides: list[Training], repeats: int, out: TextIO) -> None:
+    """Steps of both sides, average pooling first, in turns."""
+    average, bdc = sides
+    times: dict[str, list[float]] = {"average": [], "bdc": []}
+    for repeat in range(repeats + 1):
+        for name, side in (("average", average), ("bdc", bdc)):
+            parts = side.load(repeat % side.batches.steps)
+            elapsed = milliseconds(lambda side=side, parts=parts: side.step(parts))  # type: ignore[misc]
+            if repeat > 0:
+                times[name].append(elapsed)
+    before, after = (statistics.median(times[name]) for name in ("average", "bdc"))
+    ratios = [b / a for a, b in zip(times["average"], times["bdc"], strict=True)]
+    added = 100 * (statistics.median(ratios) - 1)
+    line = (
+        f"{title}: average pooling {before:.0f} ms, BDC {after:.0f} ms, adds {added:+.1f} % (median of {repeats} pairs)"
+    )
+    print(f"{line}, at most {MOST_ADDED:.0f} %: {verdict(added <= MOST_ADDED)}", file=out, flush=True)
+
+
+def share_of_the_model(recipe: str, stage: str, repeats: int, out: TextIO) -> None:
+    """Which part of a step is computation of the model, and which is the loading and augmenting of images."""
+    training = prepare(recipe, stage, 600)
+    loading, computing = [], []
+    for repeat in range(repeats + 3):
+        start = time.perf_counter()
+        parts = training.load(repeat)
+        middle = time.perf_counter()
+        training.step(parts)
+        if repeat >= 3:
+            loading.append(middle - start)
+            computing.append(time.perf_counter() - middle)
+    share = 100 * sum(computing) / (sum(loading) + sum(computing))
+    line = f"{recipe} {stage}: data {1e3 * statistics.median(loading):.1f} ms, "
+    line += f"model {1e3 * statistics.median(computing):.1f} ms a step, model {share:.1f} %"
+    print(f"{line}, at least {LEAST_MODEL:.0f} %: {verdict(share >= LEAST_MODEL)}", file=out, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "training.txt")
+    given = parser.parse_args()
+    keep_freed_memory()
+    torch.manual_seed(0)
+    lines: list[str] = []
+
+    class Both:
+        def write(self, text: str) -> int:
+            lines.append(text)
+            return sys.stdout.write(text)
+
+        def flush(self) -> None:
+            sys.stdout.flush()
+
+    out: TextIO = Both()  # type: ignore[assignment]
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads", file=out)
+    small = [prepare(f"cifar_fs/{name}", "pretrain", 20) for name in ("good_embed", "stl_deepbdc")]
+    added_by_bdc("Conv4-64, 32 px, batch 64, d=64", small, repeats=60, out=out)
+    for name in CIFAR_FS:
+        share_of_the_model(f"cifar_fs/{name}", "pretrain", 40, out)
+    for name, stage in (("protonet", "meta"), ("stl_deepbdc", "distill-1")):
+        share_of_the_model(f"cifar_fs/{name}", stage, 40, out)
+    large = [prepare(f"miniimagenet/{name}_1shot", "pretrain", 1) for name in ("protonet", "meta_deepbdc")]
+    added_by_bdc("ResNet-12, 84 px, batch 64, d=640 with its reduction", large, repeats=5, out=out)
+    given.output.write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
