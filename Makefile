@@ -11,17 +11,17 @@ QUIETLY = > .venv/install.log 2>&1 || { cat .venv/install.log; exit 1; }
 
 help:
 	@echo "make install   the package in .venv"
-	@echo "make demo      what correlation misses and Brownian distance correlation sees (demo/relations.png)"
+	@echo "make demo      train and compare four few-shot methods on glyphs (demo/comparison.png)"
 	@echo "make test      all tests"
 	@echo "make lint      style and types"
-	@echo "make bench     speed and memory of the layer and of evaluations, beside how it is usually done (benchmarks/results/)"
+	@echo "make bench     speed and memory of the layer, of evaluations and of training (benchmarks/results/)"
 
 install: .venv/installed
 
 demo: .venv/installed
-	@echo "Demo: seven non-linear and seven linear relations (supplement S4 of the paper)"
-	@mkdir -p demo
-	@$(BIN)/deepbdc paper relations --output demo/relations.png
+	@echo "Demo: four methods learn on one set of letters to recognise others from one or five examples"
+	@$(BIN)/deepbdc compare glyphs/protonet glyphs/good_embed glyphs/meta_deepbdc glyphs/stl_deepbdc \
+		--runs demo --output demo/comparison.png
 
 test: .venv/installed-dev
 	@echo "Running the tests"
@@ -36,6 +36,7 @@ lint: .venv/installed-dev
 bench: .venv/installed
 	@$(BIN)/python benchmarks/bdc_layer.py
 	@$(BIN)/python benchmarks/evaluation.py
+	@$(BIN)/python benchmarks/training.py
 
 clean:
 	rm -rf .venv demo

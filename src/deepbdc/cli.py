@@ -1,6 +1,7 @@
 """The command line: it parses, calls a function of `deepbdc.commands`, and that prints."""
 
 import inspect
+import os
 import sys
 import typing
 import warnings
@@ -37,6 +38,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     from deepbdc import __version__
 
+    # Before torch is loaded: threads that spin while they wait lose much time beside other work on the machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     warnings.formatwarning = lambda message, *_, **__: f"Note: {message}\n"  # for people, without the line of code
     parser = ArgumentParser(
         prog="deepbdc",

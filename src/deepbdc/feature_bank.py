@@ -20,6 +20,7 @@ from torch.utils.data import Dataset as TorchDataset
 from deepbdc._files import temporary, write_text
 from deepbdc.backbones.base import evaluating
 from deepbdc.data.dataset import ArrayDataset, Dataset
+from deepbdc.data.images import BadImage
 from deepbdc.data.transforms import BatchTestTransform, test_transform
 from deepbdc.embedding import Embedding
 
@@ -93,6 +94,8 @@ def build_bank(
     """
     weights = weights_fingerprint(embedding)
     budget = _memory() // 4 if budget is None else budget
+    if shard is not None:  # processes share a machine, or may have different ones
+        budget = int(shard.gather(torch.tensor([budget // shard.count])).min())
     embedding = embedding.to(device)
     with evaluating(embedding), torch.inference_mode():
         form, dtype, shape = _choose_form(embedding, dataset, budget)
@@ -154,7 +157,7 @@ def _choose_form(embedding: Embedding, dataset: Dataset, budget: int) -> tuple[s
     )
 
 
-class _TestBatches(TorchDataset[tuple[int, Tensor]]):
+class _TestBatches(TorchDataset[tuple[int, Tensor | BadImage]]):
     """Batches of images as the embedding wants them, each found by its start and with it."""
 
     def __init__(self, embedding: Embedding, dataset: Dataset, size: int) -> None:
@@ -163,11 +166,17 @@ class _TestBatches(TorchDataset[tuple[int, Tensor]]):
         self.whole = BatchTestTransform(embedding.preprocessing)
         self.single = test_transform(embedding.preprocessing)
 
-    def __getitem__(self, start: int) -> tuple[int, Tensor]:
+    def __getitem__(self, start: int) -> tuple[int, Tensor | BadImage]:
+        try:
+            return start, self._load(start)
+        except BadImage as error:  # as a value: a worker process would wrap it in its own words
+            return start, error
+
+    def _load(self, start: int) -> Tensor:
         stop = min(start + self.size, len(self.dataset))
         if isinstance(self.dataset, ArrayDataset):
-            return start, self.whole(self.dataset.images[start:stop])
-        return start, torch.stack([self.single(self.dataset.image(index)) for index in range(start, stop)])
+            return self.whole(self.dataset.images[start:stop])
+        return torch.stack([self.single(self.dataset.image(index)) for index in range(start, stop)])
 
 
 def _batches(
@@ -177,7 +186,11 @@ def _batches(
     batches = _TestBatches(embedding, dataset, size)
     workers = 0 if isinstance(dataset, ArrayDataset) else workers
     with torch.random.fork_rng(devices=[]):  # the loader draws a number when it starts, not from our stream
-        return iter(DataLoader(batches, batch_size=None, sampler=starts, num_workers=workers))
+        loaded = iter(DataLoader(batches, batch_size=None, sampler=starts, num_workers=workers))
+    for start, batch in loaded:
+        if isinstance(batch, BadImage):
+            raise batch
+        yield start, batch
 
 
 def _exchange(array: Any, starts: Sequence[int], size: int, shard: Shard) -> None:

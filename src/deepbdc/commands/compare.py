@@ -82,6 +82,8 @@ def compare(
             _say(console, entry, quiet)
         for place, entry in enumerate(planned):
             if entry.run is None:
+                if not quiet:
+                    console.print(f"\n{entry.given}", markup=False, highlight=False, soft_wrap=True)
                 planned[place] = _trained(entry, quiet)
         _report(planned, settings, console, picture, cache)
 
@@ -189,10 +191,12 @@ def _is_begun(entry: Planned) -> bool:
 
 def _trained(entry: Planned, quiet: bool) -> Planned:
     """The run, trained now; one that was interrupted goes on."""
+    from deepbdc.training.devices import DeviceOptions
     from deepbdc.training.run import Interrupted, TrainingError, load_run, train
 
     try:
-        train(entry.recipe, entry.folder, data=entry.data, resume=_is_begun(entry), quiet=quiet)
+        one = DeviceOptions(devices=1)  # several processes would each print and draw the comparison
+        train(entry.recipe, entry.folder, data=entry.data, resume=_is_begun(entry), devices=one, quiet=quiet)
     except (Interrupted, TrainingError) as error:
         raise type(error)(f"{entry.given}: {error} The same 'deepbdc compare' goes on with it, too.") from error
     return replace(entry, run=load_run(entry.folder))

@@ -164,5 +164,5 @@ def _processes(accelerator: str, devices: str, num_nodes: int, strategy: str) ->
 
     from deepbdc.training.devices import DeviceOptions, shard, start
 
-    fabric = start(DeviceOptions(accelerator, devices, num_nodes, None, strategy))
+    fabric = start(DeviceOptions(accelerator, devices, num_nodes, strategy))
     return fabric.device, shard(fabric)

@@ -51,7 +51,7 @@ def train_recipe(
         num_nodes: Machines.
         accelerator: cpu, cuda, mps or auto.
         strategy: How processes share the work, as in Lightning Fabric: ddp, ... or auto.
-        precision: 32-true, bf16-mixed, ... (default: the recipe's).
+        precision: 32-true, bf16-mixed or 16-mixed (default: the recipe's).
     """
     from rich.console import Console
 
@@ -64,12 +64,13 @@ def train_recipe(
 
         if recipe is None:
             raise ValueError("which recipe? 'deepbdc train --list' shows all of them")
-        resolved = load_recipe(recipe, overrides)
+        given = overrides if precision is None else (*overrides, f"precision={precision}")
+        resolved = load_recipe(recipe, given)
         folder = run_folder(recipe) if run is None else Path(run)
 
         from deepbdc.training.devices import DeviceOptions
 
-        options = DeviceOptions(accelerator, devices, num_nodes, precision, strategy)
+        options = DeviceOptions(accelerator, devices, num_nodes, strategy)
         if dry_run:
             _print_plan(console, resolved, options, data)
         else:

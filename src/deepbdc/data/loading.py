@@ -4,6 +4,7 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,10 @@ from deepbdc.data.benchmarks import SPLITS
 from deepbdc.data.dataset import ArrayDataset, Dataset, FolderDataset, concatenate
 from deepbdc.data.images import IMAGE_SUFFIXES, BadImage
 from deepbdc.data.npz import read_arrays
+
+
+class NoSuchSplit(ValueError):
+    """A data set without the split that was asked for."""
 
 
 def list_datasets() -> list[str]:
@@ -108,6 +113,15 @@ def _not_found(name: str, given: Path) -> FileNotFoundError:
     )
 
 
+def load_splits(name_or_path: str | Path, root: str | Path | None = None) -> dict[str, Dataset]:
+    """The splits that there are, for training: ``train``, and ``val`` and ``test`` where the data set has them."""
+    found = {"train": load_dataset(name_or_path, "train", root=root)}
+    for split in ("val", "test"):
+        with suppress(NoSuchSplit):
+            found[split] = load_dataset(name_or_path, split, root=root)
+    return found
+
+
 def _unknown(name_or_path: str | Path) -> FileNotFoundError:
     from deepbdc._registry import nearest
 
@@ -166,7 +180,9 @@ def _load_arrays(path: Path, split: str, name: str, *, only_with_images: bool = 
     present = set(labels.tolist()) if only_with_images else range(len(class_names))
     chosen = [index for index, part in enumerate(class_split) if split in (part, "all") and index in present]
     if not chosen:
-        raise ValueError(f"{path} has no classes in the split {split!r}, only in {', '.join(sorted(set(class_split)))}")
+        raise NoSuchSplit(
+            f"{path} has no classes in the split {split!r}, only in {', '.join(sorted(set(class_split)))}"
+        )
     new_label = np.full(len(class_names), -1)
     new_label[chosen] = np.arange(len(chosen))
     keep = new_label[labels] >= 0
@@ -187,7 +203,7 @@ def _load_folder(path: Path, split: str, split_file: str | Path | None, name: st
         _check_links(path, present)
         wanted = present if split == "all" else [split]
         if split != "all" and split not in present:
-            raise ValueError(f"{path} has no folder {split!r}, only {', '.join(present)}")
+            raise NoSuchSplit(f"{path} has no folder {split!r}, only {', '.join(present)}")
         return concatenate([_load_split_folder(path, part, name) for part in wanted], name, split)
     splits = _read_split_file(path, split_file)
     if splits is None and split != "all":
@@ -195,6 +211,8 @@ def _load_folder(path: Path, split: str, split_file: str | Path | None, name: st
             f"{path} has neither train, val and test folders nor a splits.json: give a split_file, "
             "or split='all' for all of its classes"
         )
+    if splits is not None and split != "all" and not splits.get(split):
+        raise NoSuchSplit(f"{path} has no classes in the split {split!r}, only in {', '.join(splits)}")
     found = [folder.name for folder in _folders(path)]
     wanted = found if splits is None or split == "all" else splits.get(split, [])
     missing = sorted(set(wanted) - set(found))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from deepbdc._registry import Registry
 from deepbdc.backbones.base import Preprocessing
+from deepbdc.classifiers import Classifier, create_classifier
 from deepbdc.embedding import Embedding
 
 Classify = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -42,6 +43,20 @@ class Method(nn.Module):
     def for_shot(self, shot: int) -> "Method":
         """The method for tasks of so many shots; it shares this one's embedding."""
         return Method(self.embedding, self.classifier_for(shot))
+
+
+class TransferMethod(Method):
+    """A method that is trained without episodes, and then fits a logistic regression to each task."""
+
+    stages = ("pretrain", "distill")
+
+    def __init__(self, embedding: Embedding, shot: int, C: float | Mapping[int, float]) -> None:
+        self.C = C  # classifier_for needs it
+        super().__init__(embedding, self.classifier_for(shot))
+
+    def classifier_for(self, shot: int) -> Classifier:
+        """Logistic regression on normalised representations, with the strength for this number of shots."""
+        return create_classifier("logistic", C=by_shot(self.C, shot))
 
 
 methods: Registry[Method] = Registry("method")

@@ -3,28 +3,17 @@
 from collections.abc import Mapping
 
 from deepbdc.backbones.base import Backbone, Preprocessing
-from deepbdc.classifiers import Classifier, create_classifier
 from deepbdc.embedding import Embedding
-from deepbdc.methods.base import Method, by_shot, methods
+from deepbdc.methods.base import Method, TransferMethod, methods
 from deepbdc.pooling import AveragePool
 
 
-class GoodEmbed(Method):
+class GoodEmbed(TransferMethod):
     """Tian et al., "Rethinking Few-Shot Image Classification: a Good Embedding Is All You Need?", ECCV 2020.
 
     Ordinary training on all classes, sequential self-distillation, then logistic regression on normalised features for
     each task. As the DeepBDC paper reruns it: no augmented copies of the support set (the original has five of each).
     """
-
-    stages = ("pretrain", "distill")
-
-    def __init__(self, embedding: Embedding, shot: int, C: float | Mapping[int, float]) -> None:
-        self.C = C  # classifier_for needs it
-        super().__init__(embedding, self.classifier_for(shot))
-
-    def classifier_for(self, shot: int) -> Classifier:
-        """Logistic regression with the strength for this number of shots."""
-        return create_classifier("logistic", C=by_shot(self.C, shot))
 
 
 @methods.register

@@ -4,28 +4,17 @@ from collections.abc import Mapping
 from typing import Literal
 
 from deepbdc.backbones.base import Backbone, Preprocessing
-from deepbdc.classifiers import Classifier, create_classifier
 from deepbdc.embedding import Embedding
-from deepbdc.methods.base import Method, by_shot, methods
+from deepbdc.methods.base import Method, TransferMethod, methods
 from deepbdc.pooling import BDCPool
 
 
-class STLDeepBDC(Method):
+class STLDeepBDC(TransferMethod):
     """Xie et al., "Joint Distribution Matters: Deep Brownian Distance Covariance", CVPR 2022, Sec. 3.3.
 
     Good-Embed with BDC pooling ("simple transfer learning"): ordinary training, self-distillation, then logistic
     regression on the normalised upper triangle of the BDC matrix for each task.
     """
-
-    stages = ("pretrain", "distill")
-
-    def __init__(self, embedding: Embedding, shot: int, C: float | Mapping[int, float]) -> None:
-        self.C = C  # classifier_for needs it
-        super().__init__(embedding, self.classifier_for(shot))
-
-    def classifier_for(self, shot: int) -> Classifier:
-        """Logistic regression with the strength for this number of shots."""
-        return create_classifier("logistic", C=by_shot(self.C, shot))
 
 
 @methods.register

@@ -99,7 +99,7 @@ def compare_runs(
     drawn = [sample_episodes(dataset, way, shot, query, episodes, seed) for shot in shots]
     rows = []
     for name, run in ordered:
-        bank = build_bank(run.method.embedding, dataset, cache=cache, progress=progress)
+        bank = build_bank(run.method.embedding, dataset, cache=cache, progress=progress, workers=run.recipe.workers)
         methods = [run.method.for_shot(shot) for shot in shots]
         pairs = zip(methods, drawn, strict=True)
         results = tuple(evaluate(method, dataset, episodes=those, bank=bank) for method, those in pairs)

@@ -72,7 +72,8 @@ def run(
     ]
     methods = [method_for(shot) for shot in request.shots]
     embedding = methods[0].embedding
-    bank = build_bank(embedding, dataset, cache=cache, progress=progress, device=device, shard=shard)
+    options: dict[str, Any] = {"cache": cache, "progress": progress, "device": device, "shard": shard}
+    bank = build_bank(embedding, dataset, **options, workers=0 if trained is None else trained.recipe.workers)
     pairs = zip(methods, drawn, strict=True)
     return [evaluate(method, dataset, episodes=episodes, bank=bank) for method, episodes in pairs]
 

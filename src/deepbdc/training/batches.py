@@ -18,6 +18,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from deepbdc.backbones.base import Preprocessing
 from deepbdc.data.dataset import ArrayDataset, Dataset
+from deepbdc.data.images import BadImage
 from deepbdc.data.transforms import BatchTrainTransform, train_transform
 from deepbdc.episodes import EpisodeStream
 from deepbdc.training.recipe import Augmentation, Meta, Pretrain
@@ -76,21 +77,28 @@ class Batches(ABC):
         with torch.random.fork_rng(devices=[]):
             batches = iter(loader)
         for _ in range(start, self.steps):
-            yield [next(batches) for _ in range(self.parts)]
+            parts = [next(batches) for _ in range(self.parts)]
+            for part in parts:
+                if isinstance(part, BadImage):
+                    raise part
+            yield parts
 
     def describe(self, epoch: int, step: int) -> str:
-        """Which images a step is made of, for a message."""
+        """The place of a step, for a message."""
         return f"epoch {epoch + 1}, step {step + 1} of {self.steps}"
 
 
-class _Keyed(TorchDataset[Batch]):
+class _Keyed(TorchDataset[Batch | BadImage]):
     """The form in which torch's loader takes batches: an item is found by its key."""
 
     def __init__(self, batches: Batches) -> None:
         self.batches = batches
 
-    def __getitem__(self, key: Any) -> Batch:
-        return self.batches.load(*key)
+    def __getitem__(self, key: Any) -> Batch | BadImage:
+        try:
+            return self.batches.load(*key)
+        except BadImage as error:  # as a value: a worker process would wrap it in its own words
+            return error
 
 
 class ShuffledBatches(Batches):

@@ -69,9 +69,12 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def save_weights(path: Path, task: Task, header: Mapping[str, Any]) -> None:
-    """Write a trained network, with what a user of it must know."""
-    preprocessing = asdict(task.method.embedding.preprocessing)
-    save(path, task.state_dict(), {**header, "kind": "weights", "preprocessing": preprocessing})
+    """Write a trained network, with what a user of it must know: ``header`` and the pre-processing."""
+    save(path, task.state_dict(), {**header, "kind": "weights", "preprocessing": _preprocessing(task)})
+
+
+def _preprocessing(task: Task) -> dict[str, Any]:
+    return asdict(task.method.embedding.preprocessing)
 
 
 def load_into(
@@ -85,12 +88,12 @@ def load_into(
     if others:
         raise ValueError(f"{source} does not fit the network: it also has {', '.join(others[:3])}")
     chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    missing, left = network.load_state_dict(chosen, strict=False)
-    if missing or left:
-        raise ValueError(
-            f"{source} does not fit the network: it lacks {', '.join(missing[:3]) or 'nothing'} "
-            f"and has {', '.join(left[:3]) or 'nothing'} too much"
-        )
+    own = {name: value.shape for name, value in network.state_dict().items()}
+    given = {name: value.shape for name, value in chosen.items()}
+    wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
+    if wrong:
+        raise ValueError(f"{source} does not fit the network: different or missing are {', '.join(wrong[:3])}")
+    network.load_state_dict(chosen)
 
 
 def read_preprocessing(header: Mapping[str, Any]) -> Preprocessing:
@@ -101,7 +104,7 @@ def read_preprocessing(header: Mapping[str, Any]) -> Preprocessing:
     return Preprocessing(**given)
 
 
-def save_progress(path: Path, task: Task, optimiser: SGD, progress: Progress, recipe: Mapping[str, Any]) -> None:
+def save_progress(path: Path, task: Task, optimiser: SGD, progress: Progress, header: Mapping[str, Any]) -> None:
     """Write all that is needed to go on. Refuses to replace a good checkpoint by broken weights."""
     weights = task.state_dict()
     broken = [name for name, value in weights.items() if value.is_floating_point() and not value.isfinite().all()]
@@ -114,15 +117,16 @@ def save_progress(path: Path, task: Task, optimiser: SGD, progress: Progress, re
     }
     tensors = {_WEIGHTS + name: value for name, value in weights.items()}
     tensors |= {_MOMENTUM + name: value for name, value in momentum.items()}
-    save(path, tensors, {"kind": "progress", "progress": asdict(progress), "recipe": dict(recipe)})
+    own = {"kind": "progress", "progress": asdict(progress), "preprocessing": _preprocessing(task)}
+    save(path, tensors, {**header, **own})
 
 
-def read_progress(path: Path) -> tuple[Progress, dict[str, Tensor]] | None:
-    """The last checkpoint of a run, if there is one."""
+def read_progress(path: Path) -> tuple[Progress, dict[str, Tensor], dict[str, Any]] | None:
+    """The last checkpoint of a run, if there is one: progress, tensors and header."""
     if not path.is_file():
         return None
     tensors, header = load(path)
-    return Progress(**header["progress"]), tensors
+    return Progress(**header["progress"]), tensors, header
 
 
 def restore(task: Task, optimiser: SGD, tensors: Mapping[str, Tensor], source: Path) -> None:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,6 @@ class DeviceOptions:
     devices: str | int = "auto"
     """How many processes a machine, or which GPUs ("0,2"); auto takes all GPUs, or one process on the CPU."""
     num_nodes: int = 1
-    precision: str | None = None
-    """None: as the recipe says."""
     strategy: str = "auto"
 
 
@@ -53,20 +51,32 @@ def start(options: DeviceOptions, precision: str = "32-true") -> "Fabric":
     devices: Any = options.devices
     if devices == "auto" and accelerator == "cpu":
         devices = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # as torchrun says
+    elif devices == "auto" and accelerator != "mps":
+        devices = max(1, torch.cuda.device_count())
     elif isinstance(devices, str) and devices.isdecimal():
         devices = int(devices)
     strategy: Any = "auto"
     if devices not in (1, "auto") or options.num_nodes > 1 or options.strategy != "auto":
         unused = options.strategy.endswith("true")
         strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=unused)
-    precision = options.precision or precision
     if precision == "16-mixed" and accelerator == "cpu":
         raise ValueError("precision 16-mixed needs a GPU: on the CPU choose bf16-mixed or 32-true")
-    fabric = Fabric(
-        accelerator=accelerator, devices=devices, num_nodes=options.num_nodes, strategy=strategy, precision=precision
-    )
+    asked: dict[str, Any] = {"accelerator": accelerator, "devices": devices, "num_nodes": options.num_nodes}
+    try:
+        fabric = Fabric(**asked, strategy=strategy, precision=precision)
+    except (RuntimeError, TypeError, ValueError) as error:
+        words = ", ".join(f"{name}={value}" for name, value in asked.items())
+        raise ValueError(f"these devices are not to be had here ({words}): {error}") from error
+    _quieten()
     fabric.launch()
     return fabric
+
+
+def _quieten() -> None:
+    """Hide what Fabric and torch have to say to each other about names that will change."""
+    for text in (".*broadcast_buffers.*", ".*all_gather.*"):
+        warnings.filterwarnings("ignore", message=text, category=FutureWarning)
+        warnings.filterwarnings("ignore", message=text, category=UserWarning)
 
 
 def process_of(fabric: "Fabric") -> Process:
@@ -103,8 +113,16 @@ def from_first(fabric: "Fabric", make: Callable[[], T]) -> T:
     """What ``make`` gives in the first process, for all of them: only its machine need have the files."""
     if fabric.world_size == 1:
         return make()
-    made: T = fabric.broadcast(make() if fabric.is_global_zero else None)
-    return made
+    made: tuple[T | None, Exception | None] = (None, None)
+    if fabric.is_global_zero:
+        try:
+            made = make(), None
+        except Exception as error:  # all processes are to hear of it, or they wait for ever
+            made = None, error
+    value, failure = fabric.broadcast(made)
+    if failure is not None:
+        raise failure
+    return cast(T, value)
 
 
 def keep_freed_memory() -> None:

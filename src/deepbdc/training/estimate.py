@@ -17,7 +17,7 @@ from deepbdc.backbones.base import evaluating
 from deepbdc.data import benchmarks
 from deepbdc.data.benchmarks import SPLITS
 from deepbdc.data.dataset import ArrayDataset, Dataset
-from deepbdc.data.loading import find_data, list_datasets, load_dataset
+from deepbdc.data.loading import find_data, list_datasets, load_splits
 from deepbdc.episodes import sample_episodes
 from deepbdc.evaluation import evaluate
 from deepbdc.feature_bank import build_bank
@@ -240,14 +240,8 @@ def _size(count: int) -> str:
 def _look_at_data(recipe: Recipe, data: str | Path | None) -> tuple[str, dict[str, SplitSize], list[Dataset]]:
     """Where the sizes come from, the sizes, and the data sets (kept, as a run keeps them in memory, too)."""
     name, root = find_data(recipe.data, data)
-    found: dict[str, Dataset] = {}
     try:
-        for split in SPLITS:
-            try:
-                found[split] = load_dataset(name, split, root=root)
-            except ValueError:
-                if str(name) in list_datasets() or split == "train":
-                    raise  # a benchmark has all three splits, and nothing can be trained without the first
+        found = load_splits(name, root)
     except FileNotFoundError:
         if str(name) not in list_datasets():
             return "unknown", {}, []

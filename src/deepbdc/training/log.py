@@ -101,6 +101,9 @@ class NullLog:
     def step(self, record: StepRecord) -> None:
         """Note where the training stands."""
 
+    def show(self, record: StepRecord) -> None:
+        """Show where the training stands, but write nothing."""
+
     def epoch(self, record: EpochRecord) -> None:
         """Note what came out of an epoch."""
 
@@ -147,6 +150,11 @@ class RunLog(NullLog):
         self._write("step", record)
         values = {name: getattr(record, name) for name in ("loss", "accuracy", "lr", "images_per_second")}
         self._scalars.add(record.stage, values, record.global_step, purge_from=record.global_step)
+        if self._screen:
+            self._screen.step(record)
+
+    def show(self, record: StepRecord) -> None:
+        """Move the bar."""
         if self._screen:
             self._screen.step(record)
 

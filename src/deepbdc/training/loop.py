@@ -20,7 +20,7 @@ from deepbdc.training.checkpoint import Progress
 from deepbdc.training.devices import average_buffers, from_first, process_of, shard
 from deepbdc.training.log import EpochRecord, NullLog, StepRecord
 from deepbdc.training.optimiser import build_optimiser, rate_factor, set_rates
-from deepbdc.training.recipe import Recipe
+from deepbdc.training.recipe import Meta, Recipe
 from deepbdc.training.seeds import derive
 from deepbdc.training.stages import Stage, Task
 
@@ -50,6 +50,8 @@ class Surroundings:
     validation: Dataset | None
     episodes: dict[int, Episodes]
     """Validation episodes for each number of shots."""
+    header: dict[str, Any]
+    """What every file of weights says of where they come from: recipe, data, class names."""
     stop_asked: Callable[[], bool]
     checkpoint_every: float = CHECKPOINT_EVERY
 
@@ -100,10 +102,10 @@ def train_stage(
             progress.step += 1
             progress.losses += loss
             progress.accuracies += accuracy
-            if progress.step % LOG_EVERY == 0 or progress.step == batches.steps:
-                around.log.step(
-                    _step_record(stage, batches, progress, epoch, loss, accuracy, factor, pace.measure(progress.step))
-                )
+            written = progress.step % LOG_EVERY == 0 or progress.step == batches.steps
+            speed = pace.measure(progress.step, start_anew=written)
+            record = _step_record(stage, batches, progress, epoch, loss, accuracy, factor, speed)
+            (around.log.step if written else around.log.show)(record)
             if progress.step < batches.steps and (stop or time.monotonic() - saved_at > around.checkpoint_every):
                 _save(around, stage, task, optimiser, progress, batches.describe(epoch, step))
                 saved_at = time.monotonic()
@@ -114,7 +116,7 @@ def train_stage(
         _save(around, stage, task, optimiser, progress, f"the end of epoch {epoch + 1}")
         _remove_old_best(around, stage, progress)
         saved_at = time.monotonic()
-        if _any_process_stops(around):
+        if any_process_stops(around):
             raise Interrupted
     if settings.select == "best" and progress.best_epoch is not None:
         path = around.best(stage, progress.best_epoch)
@@ -130,14 +132,14 @@ def _step(
     A loss that is not finite leaves the weights as they are.
     """
     fabric, process = around.fabric, process_of(around.fabric)
+    layout = torch.channels_last if around.recipe.channels_last else torch.contiguous_format
     sums = torch.zeros(3, device=fabric.device)
     optimiser.zero_grad()
     for number, part in enumerate(parts):
         piece = number * process.count + process.rank
         torch.manual_seed(derive(around.recipe.seed, stage.name, "model", epoch, step, piece))  # for dropout
         images, *labels = (fabric.to_device(value) for value in part)
-        if around.recipe.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
+        images = images.contiguous(memory_format=layout)
         waits = process.count > 1 and number < len(parts) - 1  # processes exchange gradients after the last part only
         with fabric.no_backward_sync(network) if waits else nullcontext():
             loss, accuracy = network(images, *labels)
@@ -153,7 +155,8 @@ def _step(
     return loss_value, accuracy_value, stop > 0
 
 
-def _any_process_stops(around: Surroundings) -> bool:
+def any_process_stops(around: Surroundings) -> bool:
+    """Whether somebody asked any of the processes to stop; all get the same answer."""
     asked = torch.tensor(float(around.stop_asked()), device=around.fabric.device)
     if around.fabric.world_size > 1:
         asked = around.fabric.all_reduce(asked, reduce_op="mean")
@@ -179,8 +182,11 @@ def _validate(around: Surroundings, stage: Stage, task: Task, epoch: int) -> Eva
 
 
 def validation_shot(recipe: Recipe, stage: Stage) -> int:
-    """Shots of the validation episodes of a stage: its own, or those of the recipe."""
-    return recipe.validation.shot if stage.settings.validation_shot is None else stage.settings.validation_shot
+    """Shots of the validation episodes of a stage: as it says, else those it is trained with, else the recipe's."""
+    settings = stage.settings
+    if settings.validation_shot is not None:
+        return settings.validation_shot
+    return settings.shot if isinstance(settings, Meta) else recipe.validation.shot
 
 
 def _finish_epoch(
@@ -191,7 +197,7 @@ def _finish_epoch(
     if result is not None and (progress.best_accuracy is None or result.mean > progress.best_accuracy):
         progress.best_epoch, progress.best_accuracy = done, result.mean
         if stage.settings.select == "best" and around.fabric.is_global_zero:
-            checkpoint.save_weights(around.best(stage, done), task, {})
+            checkpoint.save_weights(around.best(stage, done), task, {**around.header, "stage": stage.name})
     scales = task.method.embedding.pool.scales()
     around.log.epoch(
         EpochRecord(
@@ -217,7 +223,7 @@ def _save(around: Surroundings, stage: Stage, task: Task, optimiser: Any, progre
     progress.seconds = around.log.seconds
     progress.precision = _precision_state(around.fabric)
     try:
-        checkpoint.save_progress(around.last, task, optimiser.optimizer, progress, around.recipe.as_dict())
+        checkpoint.save_progress(around.last, task, optimiser.optimizer, progress, around.header)
     except FloatingPointError as error:
         raise TrainingError(_not_finite(around, stage, where, str(error))) from error
 
@@ -235,23 +241,24 @@ def _not_finite(around: Surroundings, stage: Stage, where: str, what: str) -> st
     kept = f"The last good checkpoint is {around.last}" if around.last.is_file() else "No checkpoint was written yet"
     return (
         f"{stage.name}, {where}: {what}. {kept}. Try a smaller learning rate ({stage.name.partition('-')[0]}.lr, now "
-        f"{stage.settings.lr}), a warm-up, or full precision."
+        f"{stage.settings.lr}), a warm-up, or full precision, in a new folder (--run)."
     )
 
 
 class _Pace:
-    """Images a second since it was last asked."""
+    """Images a second."""
 
     def __init__(self, images_per_step: int, step: int) -> None:
         self._images = images_per_step
         self._step = step
         self._since = time.perf_counter()
 
-    def measure(self, step: int) -> float:
-        """Images a second, now that ``step`` steps of the epoch are done."""
+    def measure(self, step: int, start_anew: bool) -> float:
+        """Images a second, now that ``step`` steps of the epoch are done, since the last start."""
         now = time.perf_counter()
         speed = (step - self._step) * self._images / max(now - self._since, 1e-9)
-        self._since, self._step = now, step
+        if start_anew:
+            self._since, self._step = now, step
         return speed
 
 

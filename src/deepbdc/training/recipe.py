@@ -17,7 +17,7 @@ from deepbdc._registry import nearest
 RECIPES = Path(__file__).parent.parent / "recipes"
 
 Augmentation = Literal["paper", "crop_flip"]  # of data/transforms.py, which needs torch
-Precision = Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"]
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import errno
 import json
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from deepbdc.evaluation import EvaluationResult, evaluate
 from deepbdc.feature_bank import build_bank
 from deepbdc.methods import Method
 from deepbdc.training import checkpoint
-from deepbdc.training.batches import Images
+from deepbdc.training.batches import Batches, Images
 from deepbdc.training.devices import DeviceOptions, from_first, keep_freed_memory, process_of, shard, start
 from deepbdc.training.log import FILE_NAME, NullLog, RunLog, draw_curve, truncate_log
 from deepbdc.training.loop import (
@@ -28,6 +29,7 @@ from deepbdc.training.loop import (
     Interrupted,
     Surroundings,
     TrainingError,
+    any_process_stops,
     train_stage,
     validation_shot,
 )
@@ -103,11 +105,16 @@ def train(
     fabric = start(devices or DeviceOptions(), recipe.precision)
     keep_freed_memory()
     if from_first(fabric, lambda: is_finished(folder)):
-        return _read_result(folder)
+        return from_first(fabric, lambda: _read_result(folder))
+    # Everything that can show a mistake comes before the first step, not after hours.
     splits = _load_data(recipe, data, stages)
-    test_episodes = _test_episodes(recipe, splits.test)  # now, as mistakes show here
-    with _in_words(folder), _stop_signals() as stop, torch.random.fork_rng():
-        saved = from_first(fabric, lambda: checkpoint.read_progress(folder / "checkpoints" / "last.safetensors"))
+    test_episodes = _test_episodes(recipe, splits.test)
+    validation_episodes = _validation_episodes(recipe, stages, splits.val)
+    images = Images(splits.train, template.embedding.preprocessing, recipe.augmentation)
+    batches = {stage.name: build_batches(recipe, stage, images, process_of(fabric)) for stage in stages}
+    header = _header(recipe, splits.train, data)
+    with _in_words(folder), _stop_signals() as stop, torch.random.fork_rng(devices=[]):
+        saved = from_first(fabric, lambda: _read_progress(folder, header))
         log = _open_log(fabric, folder, stages, recipe, saved, quiet)
         with log:
             around = Surroundings(
@@ -116,22 +123,22 @@ def train(
                 fabric=fabric,
                 log=log,
                 validation=splits.val,
-                episodes=_validation_episodes(recipe, stages, splits.val),
+                episodes=validation_episodes,
+                header=header,
                 stop_asked=stop.is_set,
                 checkpoint_every=checkpoint_every,
             )
-            images = Images(splits.train, template.embedding.preprocessing, recipe.augmentation)
-            header: dict[str, Any] = {"recipe": recipe.as_dict(), "class_names": list(splits.train.class_names)}
-            header["data"] = None if data is None else str(data)
             task: Task | None = None
             for stage in stages:
-                task = _run_stage(around, stage, images, header, task, saved)
-                if stop.is_set():
+                task = _run_stage(around, stage, batches[stage.name], task, saved)
+                if any_process_stops(around):
                     raise Interrupted
             assert task is not None
             if fabric.is_global_zero:
                 checkpoint.save_weights(folder / MODEL, task, {**header, "stage": stages[-1].name})
                 draw_curve(folder / FILE_NAME, folder / CURVE)
+            if splits.test is not None:
+                log.message(f"Evaluating on {len(splits.test):,} images of {len(splits.test.class_names)} new classes")
             results = _evaluate(around, task.method, splits.test, test_episodes)
             result = TrainingResult(folder, tuple(results), log.seconds)
             if fabric.is_global_zero:
@@ -169,22 +176,19 @@ def load_run(path: str | Path) -> Run:
 def _run_stage(
     around: Surroundings,
     stage: Stage,
-    images: Images,
-    header: dict[str, Any],
+    batches: Batches,
     before: Task | None,
     saved: tuple[checkpoint.Progress, dict[str, torch.Tensor]] | None,
 ) -> Task:
     """Train one stage, or take its result if it is there. ``before`` is the stage before."""
     assert before is None or isinstance(before, PretrainTask)
-    classes = len(images.dataset.class_names)
-    task = build_task(around.recipe, stage, classes, before)
+    task = build_task(around.recipe, stage, len(around.header["class_names"]), before)
     path = around.checkpoints / f"{stage.name}.safetensors"
     if from_first(around.fabric, path.is_file):
         checkpoint.load_into(task, from_first(around.fabric, lambda: checkpoint.load(path)[0]), "", path)
         return task
     if stage.start is not None and before is not None:
         task.method.embedding.load_state_dict(before.method.embedding.state_dict())
-    batches = build_batches(around.recipe, stage, images, process_of(around.fabric))
     own = saved if saved is not None and saved[0].stage == stage.name else None
     progress = train_stage(around, stage, task, batches, own)
     best = stage.settings.select == "best" and progress.best_epoch is not None
@@ -192,12 +196,40 @@ def _run_stage(
     assert selected is not None
     if around.fabric.is_global_zero:
         around.log.stage(stage.name, selected)
-        checkpoint.save_weights(path, task, {**header, "stage": stage.name, "epoch": selected})
+        checkpoint.save_weights(path, task, {**around.header, "stage": stage.name, "epoch": selected})
         draw_curve(around.folder / FILE_NAME, around.folder / CURVE)
         for old in around.checkpoints.glob(f"{stage.name}-best-*.safetensors"):
             old.unlink()
     around.fabric.barrier()
     return task
+
+
+def _header(recipe: Recipe, dataset: Dataset, data: str | Path | None) -> dict[str, Any]:
+    """What every file of weights says of where they come from."""
+    place = None if data is None else str(Path(data).resolve() if Path(data).exists() else data)
+    return {
+        "recipe": recipe.as_dict(),
+        "class_names": list(dataset.class_names),
+        "data": place,
+        "data_fingerprint": dataset.fingerprint,
+    }
+
+
+def _read_progress(folder: Path, header: dict[str, Any]) -> tuple[checkpoint.Progress, dict[str, torch.Tensor]] | None:
+    """The last checkpoint, if there is one; an error, if it is of other data. What a kill left behind is removed."""
+    files = folder / "checkpoints"
+    for left in files.glob(".*.part"):
+        left.unlink()
+    found = checkpoint.read_progress(files / "last.safetensors")
+    if found is None:
+        return None
+    progress, tensors, old = found
+    if old["data_fingerprint"] != header["data_fingerprint"]:
+        raise ValueError(
+            f"the run in {folder} was begun with other images (its data was {old['data'] or old['recipe']['data']}): "
+            "give the same --data, or choose another folder (--run)"
+        )
+    return progress, tensors
 
 
 def _check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
@@ -249,19 +281,11 @@ def _open_log(
 
 
 def _load_data(recipe: Recipe, data: str | Path | None, stages: list[Stage]) -> _Data:
-    from deepbdc.data.loading import find_data, load_dataset
+    from deepbdc.data.loading import find_data, load_splits
 
     name, root = find_data(recipe.data, data)
-
-    def optional(split: str) -> Dataset | None:
-        try:
-            return load_dataset(name, split, root=root)
-        except ValueError:
-            if str(name) == recipe.data:  # a benchmark has all three
-                raise
-            return None
-
-    found = _Data(load_dataset(name, "train", root=root), optional("val"), optional("test"))
+    there = load_splits(name, root)
+    found = _Data(there["train"], there.get("val"), there.get("test"))
     if found.val is None and any(stage.settings.select == "best" for stage in stages):
         raise ValueError(
             f"{name} has no validation classes to choose the best epoch by: add a folder val, or select=last"
@@ -343,6 +367,7 @@ def _stop_signals() -> Iterator[threading.Event]:
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
+        print("\nStopping after this step; once more to stop at once.", file=sys.stderr, flush=True)
 
     if threading.current_thread() is not threading.main_thread():
         yield asked  # signals can be handled in the main thread only

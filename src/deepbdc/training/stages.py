@@ -23,8 +23,6 @@ class Stage:
 
     name: str
     settings: Optimisation
-    teacher: str | None = None
-    """The stage whose result teaches this one."""
     start: str | None = None
     """The stage whose result this one goes on from; without one it starts from random weights."""
 
@@ -36,7 +34,7 @@ def stages_of(recipe: Recipe) -> list[Stage]:
         stages.append(Stage("pretrain", recipe.pretrain))
     if recipe.distill is not None:
         for generation in range(1, recipe.distill.generations + 1):
-            stages.append(Stage(f"distill-{generation}", recipe.distill, teacher=stages[-1].name))
+            stages.append(Stage(f"distill-{generation}", recipe.distill))
     if recipe.meta is not None:
         stages.append(Stage("meta", recipe.meta, start=stages[-1].name if stages else None))
     if not stages:
