@@ -1,6 +1,6 @@
 import json
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ from deepbdc.report.comparison import (
     save,
     table,
 )
+from deepbdc.training.recipe import Recipe
+from deepbdc.training.run import Run
 
 SETTINGS: dict[str, Any] = {"shots": (1, 5), "episodes": 60, "query": 4}
 
@@ -44,15 +46,15 @@ def run(name: str, method: str = "protonet", folder: str = "") -> Any:
     torch.manual_seed(0)
     backbone = create_backbone("conv4", width=0.2, removed_downsamplings=2)
     network = create_method(method, backbone, preprocessing=Preprocessing(input_size=8, resize=8))
-    recipe = SimpleNamespace(method=method, data="colours")
-    return SimpleNamespace(name=name, method=network.eval(), recipe=recipe, folder=Path(folder or name), data=None)
+    recipe = Recipe(method=method, data="colours", workers=0)
+    return Run(Path(folder or name), name, recipe, network.eval(), class_names=(), data=None)
 
 
 def pixels(name: str) -> Any:
     from deepbdc.classifiers import create_classifier
 
     found = run(name)
-    found.method = Method(pixel_embedding(8), create_classifier("prototype"))
+    found = replace(found, method=Method(pixel_embedding(8), create_classifier("prototype")))
     return found
 
 
