@@ -58,6 +58,22 @@ def test_two_processes_have_the_gradient_of_one(method: str, tiny_data: Path, tm
 
 
 @pytest.mark.timeout(300)
+def test_torchrun_starts_the_processes_as_well(tiny_data: Path, tmp_path: Path) -> None:
+    recipe = one_step("meta_deepbdc")
+    ours = run(tmp_path / "ours", tiny_data, recipe, 2)
+    programs = Path(sys.executable).parent
+    command = [str(programs / "torchrun"), "--nproc-per-node", "2", "--master-port", "29641", "--"]
+    command += [str(programs / "deepbdc"), "train", str(tmp_path / "ours.yaml"), "--data", str(tiny_data)]
+    done = subprocess.run(
+        [*command, "--run", str(tmp_path / "theirs"), "--devices", "2"], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("1-shot") == 1
+    weights, again = (checkpoint.load(folder / "model.safetensors")[0] for folder in (ours, tmp_path / "theirs"))
+    assert all(torch.equal(value, again[name]) for name, value in weights.items())
+
+
+@pytest.mark.timeout(300)
 def test_two_processes_evaluate_as_one(tiny_data: Path, tmp_path: Path) -> None:
     model = run(tmp_path / "model", tiny_data, tiny.recipe(distill=None), 1)
     accuracies = []
