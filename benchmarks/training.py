@@ -131,13 +131,16 @@ def main() -> None:
     out: TextIO = Both()  # type: ignore[assignment]
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads", file=out)
     small = [prepare(f"cifar_fs/{name}", "pretrain", 20) for name in ("good_embed", "stl_deepbdc")]
-    added_by_bdc("Conv4-64, 32 px, batch 64, d=64", small, repeats=60, out=out)
+    added_by_bdc("Conv4-64, 32 px, batch 64, d=64", small, repeats=40, out=out)
     for name in CIFAR_FS:
         share_of_the_model(f"cifar_fs/{name}", "pretrain", 40, out)
     for name, stage in (("protonet", "meta"), ("stl_deepbdc", "distill-1")):
         share_of_the_model(f"cifar_fs/{name}", stage, 40, out)
-    large = [prepare(f"miniimagenet/{name}_1shot", "pretrain", 1) for name in ("protonet", "meta_deepbdc")]
-    added_by_bdc("ResNet-12, 84 px, batch 64, d=640 with its reduction", large, repeats=5, out=out)
+    large = [
+        prepare(f"miniimagenet/{name}_1shot", "pretrain", 1, "pretrain.batch_size=32")
+        for name in ("protonet", "meta_deepbdc")
+    ]
+    added_by_bdc("ResNet-12, 84 px, batch 32, d=640 with its reduction", large, repeats=4, out=out)
     given.output.write_text("".join(lines), encoding="utf-8")
 
 

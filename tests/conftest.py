@@ -1,5 +1,8 @@
 import os
 
+# Before torch is loaded: tests share the machine, and threads that spin while they wait slow each other down.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import pytest
 import torch
 from hypothesis import settings

@@ -156,14 +156,21 @@ def table(comparison: ComparisonTable) -> "Table":
     for shot in comparison.shots:
         laid_out.add_column(f"{shot}-shot", justify="right", no_wrap=True)
         laid_out.add_column("difference", justify="right", no_wrap=True)
-    for row in comparison.rows:
-        cells = [Text(row.name)]
+    for row, name in zip(comparison.rows, _short_names(comparison), strict=True):
+        cells = [Text(name)]
         for result, difference in zip(row.results, comparison.differences(row), strict=True):
             cells.append(Text(str(result)))
             style = ("green" if difference.difference > 0 else "red") if excludes_zero(difference) else ""
             cells.append(Text("" if row is comparison.baseline else difference_in_words(difference), style))
         laid_out.add_row(*cells)
     return laid_out
+
+
+def _short_names(comparison: ComparisonTable) -> list[str]:
+    """The names of the rows without the folder that all of them share."""
+    names = [row.name for row in comparison.rows]
+    folders = {name.rpartition("/")[0] for name in names}
+    return [name.rpartition("/")[2] for name in names] if len(folders) == 1 else names
 
 
 def difference_in_words(difference: Comparison) -> str:
