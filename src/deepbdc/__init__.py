@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from deepbdc.data.loading import list_datasets, load_dataset
     from deepbdc.embedding import Embedding
     from deepbdc.episodes import sample_episodes
+    from deepbdc.estimator import FewShotClassifier
     from deepbdc.evaluation import evaluate
     from deepbdc.methods import Method, create_method, list_methods
     from deepbdc.pooling import BDCPool
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BDCPool",
     "Embedding",
+    "FewShotClassifier",
     "Method",
     "bd_correlation",
     "bdc",
@@ -50,6 +52,7 @@ __all__ = [
 _HOME = {
     "BDCPool": "pooling",
     "Embedding": "embedding",
+    "FewShotClassifier": "estimator",
     "Method": "methods",
     "bd_correlation": "bdc",
     "bdc": "bdc",

@@ -9,9 +9,13 @@ from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from deepbdc.commands.app import app
+from deepbdc.commands.classify import classify_images
 from deepbdc.commands.compare import compare
 from deepbdc.commands.data import data_check, data_list, data_prepare
 from deepbdc.commands.evaluate import evaluate_model
+from deepbdc.commands.explain import explain_image
+from deepbdc.commands.fit import fit_examples
 from deepbdc.commands.paper import paper
 from deepbdc.commands.train import train_recipe
 
@@ -24,7 +28,12 @@ COMMANDS: Commands = {
     "compare": compare,
     "paper": paper,
     "data": {"list": data_list, "prepare": data_prepare, "check": data_check},
+    "classify": classify_images,
+    "fit": fit_examples,
+    "explain": explain_image,
+    "app": app,
 }
+SHORT = {"-o": "--output"}
 GROUPS = {"data": "List, prepare and check the data sets."}
 
 
@@ -107,9 +116,10 @@ def _option(argument: str, rest: list[str], flags: set[str], lists: set[str]) ->
     """An option with its value, which may be the next of ``rest``, as the parser spells it.
 
     ``--num-nodes`` is ``--num_nodes``; ``--resume true`` is ``--resume``; and ``--shot 1 --shot 5`` means both, for
-    which the parser says ``--shot+``.
+    which the parser says ``--shot+``. ``-o`` is ``--output``.
     """
     option, equals, value = argument.partition("=")
+    option = SHORT.get(option, option)
     name = option.removeprefix("--").replace("-", "_")
     if option in ("-h", "--help"):
         return [option]
@@ -164,7 +174,8 @@ def _add_arguments(parser: Any, command: Command) -> None:
         parser.add_argument(f"--{name}", action="store_true", help=texts[name])
     for action in parser._actions:  # in the help, hyphens as people write them, and no --shot+
         spelt = [option for option in action.option_strings if not option.endswith("+")]
-        action.option_strings = [option.replace("_", "-") for option in spelt]
+        short = [letter for letter, option in SHORT.items() if option in spelt]
+        action.option_strings = [*short, *(option.replace("_", "-") for option in spelt)]
 
 
 def _help_formatter() -> type:

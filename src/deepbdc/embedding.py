@@ -1,5 +1,8 @@
 """The embedding: from images to one representation an image."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor, nn
 
 from deepbdc.backbones.base import Backbone, Preprocessing
@@ -26,6 +29,8 @@ class Embedding(nn.Module):
         self.backbone = backbone
         self.pool = pool
         self.preprocessing = preprocessing or backbone.preprocessing
+        # How to build it again, where that is known: a name and settings, or a recipe.
+        self.description: Mapping[str, Any] = {"kind": "own", "pool": None}
 
     def extra_repr(self) -> str:
         """The settings that ``print`` shows."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from deepbdc.training import checkpoint
+from deepbdc import weight_files
 from deepbdc.training.batches import Process, ShuffledBatches
 from deepbdc.training.recipe import Pretrain, Recipe
 from deepbdc.training.stages import Images
@@ -29,7 +29,7 @@ def run(folder: Path, data: Path, recipe: Recipe, processes: int) -> Path:
 
 def gradients(folder: Path) -> dict[str, torch.Tensor]:
     """After one step from rest, without weight decay, the momentum is the gradient."""
-    tensors, _ = checkpoint.load(folder / "checkpoints" / "last.safetensors")
+    tensors, _ = weight_files.load(folder / "checkpoints" / "last.safetensors")
     return {name: value for name, value in tensors.items() if name.startswith("momentum.")}
 
 
@@ -69,7 +69,7 @@ def test_torchrun_starts_the_processes_as_well(tiny_data: Path, tmp_path: Path) 
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("1-shot") == 1
-    weights, again = (checkpoint.load(folder / "model.safetensors")[0] for folder in (ours, tmp_path / "theirs"))
+    weights, again = (weight_files.load(folder / "model.safetensors")[0] for folder in (ours, tmp_path / "theirs"))
     assert all(torch.equal(value, again[name]) for name, value in weights.items())
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from deepbdc import weight_files
 from deepbdc.training import checkpoint
 from deepbdc.training.recipe import Recipe
 from deepbdc.training.run import Interrupted, TrainingError, load_run, train
@@ -30,7 +31,7 @@ def position(folder: Path) -> tuple[str, int, int] | None:
 
 
 def assert_equal_weights(one: Path, other: Path) -> None:
-    weights, again = (checkpoint.load(folder / "model.safetensors")[0] for folder in (one, other))
+    weights, again = (weight_files.load(folder / "model.safetensors")[0] for folder in (one, other))
     assert weights.keys() == again.keys()
     for name, value in weights.items():
         assert torch.equal(value, again[name]), name
@@ -101,7 +102,7 @@ def test_a_loss_that_is_not_a_number_names_the_batch_and_keeps_the_checkpoint(ti
         train(tiny.recipe(pretrain=wild, distill=None), folder, data=tiny_data, quiet=True, checkpoint_every=0.0)
     last = folder / "checkpoints" / "last.safetensors"
     assert str(last) in str(caught.value)
-    tensors, _ = checkpoint.load(last)
+    tensors, _ = weight_files.load(last)
     assert all(value.isfinite().all() for value in tensors.values() if value.is_floating_point())
 
 

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 import deepbdc
+from deepbdc import weight_files
 from deepbdc.data.images import BadImage
 from deepbdc.data.loading import load_dataset
-from deepbdc.training import checkpoint
 from deepbdc.training.devices import DeviceOptions, start
 from deepbdc.training.run import is_finished, load_run, train
 from tests.training import tiny
@@ -70,7 +70,7 @@ def test_the_best_epoch_is_kept(finished: Path) -> None:
     lines = [json.loads(line) for line in (finished / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     epochs = [line for line in lines if line["kind"] == "epoch" and line["stage"] == "distill-2"]
     best = max(epochs, key=lambda line: (line["val_accuracy"], -line["epoch"]))
-    _, header = checkpoint.load(finished / "checkpoints" / "distill-2.safetensors")
+    _, header = weight_files.load(finished / "checkpoints" / "distill-2.safetensors")
     assert header["epoch"] == best["epoch"]
     run = load_run(finished)
     validated = deepbdc.evaluate(run.method, load_dataset(Path(str(run.data)), "val"), 3, 1, 5, 10, 1)
@@ -167,5 +167,5 @@ def test_devices_that_are_not_there_are_answered_in_words() -> None:
 def test_half_precision_and_channels_last_train(tiny_data: Path, tmp_path: Path) -> None:
     recipe = tiny.recipe("meta_deepbdc", precision="bf16-mixed", channels_last=True)
     train(recipe, tmp_path / "run", data=tiny_data, quiet=True)
-    tensors, _ = checkpoint.load(tmp_path / "run" / "model.safetensors")
+    tensors, _ = weight_files.load(tmp_path / "run" / "model.safetensors")
     assert all(value.dtype != torch.bfloat16 for value in tensors.values())

@@ -3,6 +3,7 @@
 from typing import Any
 
 from deepbdc.classifiers.base import Classifier, classifiers
+from deepbdc.classifiers.linear import LinearRule
 from deepbdc.classifiers.logistic import LogisticClassifier, logistic
 from deepbdc.classifiers.prototype import PrototypeClassifier, prototype
 from deepbdc.classifiers.softmax import SoftmaxClassifier, softmax
@@ -10,6 +11,7 @@ from deepbdc.classifiers.svm import SVMClassifier, svm
 
 __all__ = [
     "Classifier",
+    "LinearRule",
     "LogisticClassifier",
     "PrototypeClassifier",
     "SVMClassifier",

@@ -1,13 +1,16 @@
 """What all few-shot classifiers have in common: the call, and the checks of what they are given."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from deepbdc._registry import Registry
+
+if TYPE_CHECKING:
+    from deepbdc.classifiers.linear import LinearRule
 
 
 class Classifier(ABC):
@@ -31,6 +34,13 @@ class Classifier(ABC):
     @abstractmethod
     def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
         """The formula: ``(e, s, ...), (e, s), (e, q, ...) -> (e, q, way)``."""
+
+    def rule(self, support: Tensor, support_labels: Tensor, way: int) -> "LinearRule":
+        """What ``(e, s, features), (e, s)`` teach, fitted once for any queries.
+
+        Its scores are those of `score`, but for a number that is the same for all classes of a query.
+        """
+        raise ValueError(f"{type(self).__name__} is no linear rule that could be fitted once and kept")
 
     def __call__(self, support: Tensor, support_labels: Tensor, query: Tensor) -> Tensor:
         """Scores ``(..., q, way)`` of the queries: the larger, the more likely the class.

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from deepbdc.bdc import double_center
-from deepbdc.classifiers._products import class_weights, linear_scores, one_thread, support_products
-from deepbdc.classifiers.base import Classifier, classifiers, membership, positive
+from deepbdc.classifiers._products import class_weights, one_thread, support_products
+from deepbdc.classifiers.base import classifiers, membership, positive
+from deepbdc.classifiers.linear import LinearClassifier, LinearRule
 
 
-class LogisticClassifier(Classifier):
+class LogisticClassifier(LinearClassifier):
     """Multinomial logistic regression with an L2 penalty on the weights and a free intercept.
 
     The classifier of STL DeepBDC (Xie et al., CVPR 2022, Sec. 3.3) and Good-Embed (Tian et al., ECCV 2020). It gives
@@ -28,15 +29,13 @@ class LogisticClassifier(Classifier):
         self.tolerance = positive("tolerance", tolerance)
         self.max_iterations = int(positive("max_iterations", max_iterations))
 
-    def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
-        """``(e, s, features), (e, s), (e, q, features) -> (e, q, way)``."""
-        support, query = support.detach(), query.detach()
+    def rule(self, support: Tensor, support_labels: Tensor, way: int) -> LinearRule:
+        """``(e, s, features), (e, s)`` -> logits."""
         products, factors = support_products(support, self.normalize)
         coefficients, intercept = self.fit_products(products, support_labels, way)
         # The intercept is given at the mean of the support set; the products tell the logits without it there.
         intercept = intercept - (products.mean(dim=1, keepdim=True) @ coefficients)
-        weights = class_weights(support, factors, coefficients)
-        return (linear_scores(query, weights, self.normalize) + intercept).to(query.dtype)
+        return LinearRule(class_weights(support, factors, coefficients), intercept, self.normalize)
 
     def fit_products(self, products: Tensor, support_labels: Tensor, way: int) -> tuple[Tensor, Tensor]:
         """Fit to the inner products of the support set: ``(e, s, s), (e, s) -> (e, s, way), (e, 1, way)``.
@@ -116,7 +115,7 @@ def _minimise(
         f"logistic regression stopped after {max_iterations} iterations before the tolerance {tolerance:g} was reached:"
         " use normalize=True, a smaller C or more max_iterations",
         RuntimeWarning,
-        stacklevel=6,
+        stacklevel=7,
     )
     return point[..., :-1], point[..., -1:]
 

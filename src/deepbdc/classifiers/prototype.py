@@ -4,8 +4,10 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from deepbdc.classifiers.base import Classifier, classifiers, lengths, membership
+from deepbdc.classifiers.linear import LinearRule
 
 Similarity = Literal["euclidean", "cosine", "inner_product"]
 PrototypeForm = Literal["mean", "mean_features", "concatenated_features"]
@@ -47,6 +49,21 @@ class PrototypeClassifier(Classifier):
             query = _pool_all(self.pool, query)
             prototypes = self._pooled_prototypes(self.pool, support, support_labels, way)
         return similarities(query, prototypes, self.similarity)
+
+    def rule(self, support: Tensor, support_labels: Tensor, way: int) -> LinearRule:
+        """``(e, s, features), (e, s)`` -> similarities; -‖q - p‖² = 2 (q - c)·(p - c) - ‖p - c‖², but for ‖q - c‖²."""
+        if self.pool is not None:
+            return super().rule(support, support_labels, way)
+        prototypes = class_means(support, support_labels, way)
+        none = prototypes.new_zeros(len(prototypes), 1, way, dtype=torch.float64)
+        if self.similarity == "cosine":
+            return LinearRule(normalize(prototypes, dim=-1), none, normalize=True)
+        if self.similarity == "inner_product":
+            return LinearRule(prototypes, none, normalize=False)
+        centre = prototypes.mean(dim=-2, keepdim=True)
+        relative = prototypes - centre
+        offsets = _squared_norms(relative).unsqueeze(-2) + 2 * centre @ relative.transpose(-2, -1)
+        return LinearRule(2 * relative, -offsets.double(), normalize=False)
 
     def _pooled_prototypes(self, pool: nn.Module, maps: Tensor, labels: Tensor, way: int) -> Tensor:
         if self.prototype == "mean":

@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor
 
-from deepbdc.classifiers._products import class_weights, linear_scores, one_thread, support_products
-from deepbdc.classifiers.base import Classifier, classifiers, membership, positive
+from deepbdc.classifiers._products import class_weights, one_thread, support_products
+from deepbdc.classifiers.base import classifiers, membership, positive
+from deepbdc.classifiers.linear import LinearClassifier, LinearRule
 
 
-class SoftmaxClassifier(Classifier):
+class SoftmaxClassifier(LinearClassifier):
     """A linear layer trained with cross-entropy by SGD with momentum and weight decay (Xie et al., CVPR 2022, S1).
 
     Starting from zero, the weights stay in the span of the support set: what is trained are the coefficients of the
@@ -47,14 +48,12 @@ class SoftmaxClassifier(Classifier):
         self.normalize = normalize
         self.seed = seed
 
-    def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
-        """``(e, s, features), (e, s), (e, q, features) -> (e, q, way)``."""
-        support, query = support.detach(), query.detach()
+    def rule(self, support: Tensor, support_labels: Tensor, way: int) -> LinearRule:
+        """``(e, s, features), (e, s)`` -> logits."""
         products, factors = support_products(support, self.normalize)
         with one_thread():
             coefficients, intercept = self._train(products, membership(support_labels, way, products.dtype))
-        weights = class_weights(support, factors, coefficients)
-        return (linear_scores(query, weights, self.normalize) + intercept).to(query.dtype)
+        return LinearRule(class_weights(support, factors, coefficients), intercept, self.normalize)
 
     def _train(self, products: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Coefficients ``(e, s, way)`` and intercepts ``(e, 1, way)`` from products ``(e, s, s)`` and targets."""

@@ -18,12 +18,15 @@ class BadImage(ValueError):
     """A file that is not a readable image; the message names it."""
 
 
-def load_image(source: str | Path | bytes, most_pixels: int = MOST_PIXELS, title: str | None = None) -> "Image.Image":
+def load_image(
+    source: str | Path | bytes, most_pixels: int = MOST_PIXELS, title: str | None = None, at_least: int | None = None
+) -> "Image.Image":
     """Decode a file (or its bytes) into an RGB picture.
 
     Turned as its EXIF orientation says; grey, palette, CMYK and 16-bit become 8-bit RGB; what is transparent becomes
     white; of an animation the first frame is taken. Truncated files, other files, and pictures of more than
-    ``most_pixels`` (decompression bombs) raise `BadImage`, which names the file (or ``title``).
+    ``most_pixels`` (decompression bombs) raise `BadImage`, which names the file (or ``title``). With ``at_least``, a
+    JPEG whose sides are much longer is decoded at a half, a quarter or an eighth of its size, which is faster.
     """
     from PIL import Image, ImageOps
 
@@ -36,7 +39,9 @@ def load_image(source: str | Path | bytes, most_pixels: int = MOST_PIXELS, title
                 if image.width * image.height > most_pixels:
                     size = f"{image.width}×{image.height}"
                     raise BadImage(f"{name}: refused, {size} pixels are more than the limit of {most_pixels:,}")
-                return _to_rgb(ImageOps.exif_transpose(image))
+                if at_least is not None and image.format == "JPEG":
+                    image.draft(None, (2 * at_least, 2 * at_least))
+                return to_rgb(ImageOps.exif_transpose(image))
     except FileNotFoundError:
         raise
     except BadImage:
@@ -47,7 +52,8 @@ def load_image(source: str | Path | bytes, most_pixels: int = MOST_PIXELS, title
         raise BadImage(f"{name}: not a readable image ({error})") from error
 
 
-def _to_rgb(image: "Image.Image") -> "Image.Image":
+def to_rgb(image: "Image.Image") -> "Image.Image":
+    """An opened picture of any mode in 8-bit RGB, on white where it is transparent."""
     from PIL import Image
 
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):

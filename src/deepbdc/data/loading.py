@@ -249,7 +249,7 @@ def _check_links(path: Path, splits: Sequence[str]) -> None:
     """No file may stand in two splits under two names."""
     seen: dict[tuple[int, int], Path] = {}
     for folder in (folder for split in splits for folder in _folders(path / split)):
-        for file in filter(_is_image, folder.iterdir()):
+        for file in filter(is_image, folder.iterdir()):
             stat = file.stat()
             if stat.st_ino and (other := seen.setdefault((stat.st_dev, stat.st_ino), file)) != file:
                 raise ValueError(f"{path}: one image file stands in it twice: {other} and {file}")
@@ -262,10 +262,25 @@ def _load_split_folder(path: Path, split: str, name: str) -> Dataset:
 def _files_of(folders: Sequence[Path], name: str, split: str) -> Dataset:
     files, labels = [], []
     for label, folder in enumerate(folders):
-        found = sorted(file for file in folder.iterdir() if _is_image(file))
+        found = sorted(file for file in folder.iterdir() if is_image(file))
         files += found
         labels += [label] * len(found)
     return FolderDataset(files, np.array(labels, dtype=np.int64), [folder.name for folder in folders], name, split)
+
+
+def class_folders(path: Path) -> dict[str, list[Path]]:
+    """The pictures of a folder with a folder for each class, by class; anything else is an error that says what is."""
+    if not path.is_dir():
+        raise FileNotFoundError(f"{path} {'is no folder' if path.exists() else 'does not exist'}")
+    found = {folder.name: sorted(file for file in folder.iterdir() if is_image(file)) for folder in _folders(path)}
+    if not found:
+        loose = sum(is_image(file) for file in path.iterdir())
+        hint = f", but {loose} pictures lie in it: move them into folders named as their classes" if loose else ""
+        raise ValueError(f"{path} has no folder for each class{hint}")
+    empty = [name for name, files in found.items() if not files]
+    if empty:
+        raise ValueError(f"{path} has class folders without pictures: {', '.join(empty[:5])}")
+    return found
 
 
 def _without_bad_files(dataset: FolderDataset) -> FolderDataset:
@@ -284,5 +299,6 @@ def _folders(path: Path) -> list[Path]:
     return sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
 
 
-def _is_image(file: Path) -> bool:
+def is_image(file: Path) -> bool:
+    """Whether a file has the name of a picture, and is not hidden."""
     return file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".") and file.is_file()

@@ -1,21 +1,17 @@
-"""Checkpoints: tensors and a JSON header in one safetensors file, written whole or not at all. Nothing is unpickled."""
+"""Checkpoints: what is needed to use a trained network, or to go on with its training."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import SGD
 
-from deepbdc._files import write_bytes
-from deepbdc.backbones.base import Preprocessing
 from deepbdc.training.stages import Task
+from deepbdc.weight_files import load, load_into, save
 
-FORMAT = 1
-_KEY = "deepbdc"
 _WEIGHTS, _MOMENTUM = "weights.", "momentum."
 
 
@@ -41,33 +37,6 @@ class Progress:
     """With the position it is the state of all random streams: each is drawn from its place alone."""
 
 
-def save(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Write tensors and a header of plain values."""
-    from safetensors.torch import save as as_bytes
-
-    whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    write_bytes(path, as_bytes(whole, {_KEY: json.dumps({"format": FORMAT, **header})}))
-
-
-def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `save` wrote; anything else is an error that names the file."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load as from_bytes
-
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    content = path.read_bytes()  # at once: the file may be replaced by a newer one while we look
-    try:
-        tensors: dict[str, Tensor] = from_bytes(content)
-        length = int.from_bytes(content[:8], "little")
-        header: dict[str, Any] = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][_KEY])
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"{path} is damaged, or was not written by deepbdc ({type(error).__name__})") from error
-    if header.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {header.get('format')}, this version of deepbdc reads {FORMAT}")
-    return tensors, header
-
-
 def save_weights(path: Path, task: Task, header: Mapping[str, Any]) -> None:
     """Write a trained network, with what a user of it must know: ``header`` and the pre-processing."""
     save(path, task.state_dict(), {**header, "kind": "weights", "preprocessing": _preprocessing(task)})
@@ -75,33 +44,6 @@ def save_weights(path: Path, task: Task, header: Mapping[str, Any]) -> None:
 
 def _preprocessing(task: Task) -> dict[str, Any]:
     return asdict(task.method.embedding.preprocessing)
-
-
-def load_into(
-    network: nn.Module, tensors: Mapping[str, Tensor], prefix: str, source: Path, ignore: tuple[str, ...] = ()
-) -> None:
-    """Give ``network`` the tensors whose names begin with ``prefix``: all of its own, and no other.
-
-    What begins with one of ``ignore``, or lies beside the prefix in a checkpoint, is left aside.
-    """
-    others = [name for name in tensors if not name.startswith((prefix, _MOMENTUM, *ignore))]
-    if others:
-        raise ValueError(f"{source} does not fit the network: it also has {', '.join(others[:3])}")
-    chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    own = {name: value.shape for name, value in network.state_dict().items()}
-    given = {name: value.shape for name, value in chosen.items()}
-    wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
-    if wrong:
-        raise ValueError(f"{source} does not fit the network: different or missing are {', '.join(wrong[:3])}")
-    network.load_state_dict(chosen)
-
-
-def read_preprocessing(header: Mapping[str, Any]) -> Preprocessing:
-    """The pre-processing in the header of a weights file."""
-    given: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in header["preprocessing"].items()
-    }
-    return Preprocessing(**given)
 
 
 def save_progress(path: Path, task: Task, optimiser: SGD, progress: Progress, header: Mapping[str, Any]) -> None:
@@ -131,7 +73,7 @@ def read_progress(path: Path) -> tuple[Progress, dict[str, Tensor], dict[str, An
 
 def restore(task: Task, optimiser: SGD, tensors: Mapping[str, Tensor], source: Path) -> None:
     """Put weights and momentum back where `save_progress` took them from."""
-    load_into(task, tensors, _WEIGHTS, source)
+    load_into(task, tensors, _WEIGHTS, source, ignore=(_MOMENTUM,))
     for name, value in task.named_parameters():
         if _MOMENTUM + name in tensors:
             buffer = torch.empty_like(value, memory_format=torch.preserve_format)

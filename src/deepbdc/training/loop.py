@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from deepbdc import weight_files
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.episodes import Episodes
 from deepbdc.evaluation import EvaluationResult, evaluate
@@ -120,7 +121,7 @@ def train_stage(
             raise Interrupted
     if settings.select == "best" and progress.best_epoch is not None:
         path = around.best(stage, progress.best_epoch)
-        checkpoint.load_into(task, from_first(fabric, lambda: checkpoint.load(path)[0]), "", path)
+        weight_files.load_into(task, from_first(fabric, lambda: weight_files.load(path)[0]), "", path)
     return progress
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from deepbdc import weight_files
 from deepbdc._files import write_text
 from deepbdc.data.dataset import Dataset
 from deepbdc.episodes import Episodes, sample_episodes
@@ -160,14 +161,14 @@ def load_run(path: str | Path) -> Run:
         unfinished = path.is_dir() and (path / "checkpoints").is_dir()
         hint = "; the run is not finished: train it with --resume" if unfinished else ""
         raise FileNotFoundError(f"{path} holds no trained model ({MODEL}){hint}")
-    tensors, header = checkpoint.load(file)
+    tensors, header = weight_files.load(file)
     if header.get("kind") != "weights" or "recipe" not in header:
         raise ValueError(f"{file} is a checkpoint to resume from, not a trained model: take {MODEL} of the same run")
     recipe = recipe_from_dict(header["recipe"], str(file))
     with torch.random.fork_rng(devices=[]):
         method = build_method(recipe)
-    checkpoint.load_into(method, tensors, "method.", file, ignore=("head.",))
-    method.embedding.preprocessing = checkpoint.read_preprocessing(header)
+    weight_files.load_into(method, tensors, "method.", file, ignore=("head.",))
+    method.embedding.preprocessing = weight_files.read_preprocessing(header)
     folder = path if path.is_dir() else path.parent
     name = folder.name if path.is_dir() else path.stem
     return Run(folder, name, recipe, method.eval(), tuple(header["class_names"]), header["data"])
@@ -185,7 +186,7 @@ def _run_stage(
     task = build_task(around.recipe, stage, len(around.header["class_names"]), before)
     path = around.checkpoints / f"{stage.name}.safetensors"
     if from_first(around.fabric, path.is_file):
-        checkpoint.load_into(task, from_first(around.fabric, lambda: checkpoint.load(path)[0]), "", path)
+        weight_files.load_into(task, from_first(around.fabric, lambda: weight_files.load(path)[0]), "", path)
         return task
     if stage.start is not None and before is not None:
         task.method.embedding.load_state_dict(before.method.embedding.state_dict())

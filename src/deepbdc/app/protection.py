@@ -1,0 +1,198 @@
+"""What every request to the web page must pass, and the headers that every answer gets."""
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hmac import compare_digest
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import cookie_parser
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+OWN_HEADER = "x-deepbdc"
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{12,200}")
+_POLICY = (
+    "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HANG_UP = {"connection": "close"}  # or the rest of the body would still be read
+HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine only."""
+    try:
+        return host in _LOOPBACK or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_token(token: str) -> str:
+    """The token, if it is long enough and fits into an address."""
+    if not _TOKEN.fullmatch(token):
+        raise ValueError(
+            f"the token has {len(token)} characters: it needs 12 to 200 of A-Z, a-z, 0-9, - and _. "
+            "'--token auto' makes a good one."
+        )
+    return token
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Door:
+    """Who may come in.
+
+    A page of another site can point its own name at this machine, and then its script may ask us anything. It cannot
+    do so with an address in numbers, nor with the names of this machine: only these are answered.
+    """
+
+    host: str
+    port: int
+    token: str | None = None
+
+    @property
+    def token_cookie(self) -> str:
+        """Cookies do not know ports: the name tells two servers on one machine apart."""
+        return f"deepbdc_token_{self.port}"
+
+    @property
+    def visitor_cookie(self) -> str:
+        """The cookie with the id of the visitor."""
+        return f"deepbdc_visitor_{self.port}"
+
+    def knows_host(self, header: str) -> bool:
+        """Whether the Host header names this machine. Any port will do: it may be forwarded."""
+        try:
+            name = urlsplit(f"//{header}").hostname or ""
+        except ValueError:
+            return False
+        if name in _LOOPBACK:
+            return True
+        if is_loopback(self.host):
+            return is_loopback(name)
+        machine = socket.gethostname().lower()
+        return _is_address(name) or name in {self.host.lower(), machine, f"{machine}.local"}
+
+    def fits(self, tokens: Iterable[str]) -> bool:
+        """Whether one of them is the token; the time that it takes does not tell how much of it was right."""
+        wanted = (self.token or "").encode()
+        return any(compare_digest(given.encode(), wanted) for given in tokens)
+
+
+class Protection:
+    """Middleware: refuses requests that are not ours, too large, or without the token.
+
+    Args:
+        app: What answers the others.
+        door: Who may come in.
+        most_bytes: How large the body of a request may be, by the beginning of its path; the first that fits counts.
+    """
+
+    def __init__(self, app: ASGIApp, door: Door, most_bytes: dict[str, int]) -> None:
+        self.app = app
+        self.door = door
+        self.most_bytes = most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or have it answered."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        most = next(bytes_ for start, bytes_ in self.most_bytes.items() if scope["path"].startswith(start))
+        headers, by_address = Headers(scope=scope), self._token_in_address(scope)
+        answer = self._with_headers(send, self.door.token if by_address else None)
+        refusal = self._refusal(scope, headers, by_address, most)
+        if refusal is not None:
+            status, text = refusal
+            response = JSONResponse({"error": text}, status, _HANG_UP)
+            await response(scope, receive, answer)
+            return
+        await self.app(scope, _counted(receive, most), answer)
+
+    def _refusal(self, scope: Scope, headers: Headers, by_address: bool, most: int) -> tuple[HTTPStatus, str] | None:
+        """Why a request is turned away, if it is."""
+        host = headers.get("host", "")
+        if not self.door.knows_host(host):
+            return HTTPStatus.MISDIRECTED_REQUEST, "This server is not known by the name in your address."
+        if self.door.token is not None and not by_address:
+            cookies = cookie_parser(headers.get("cookie", ""))
+            if not self.door.fits([cookies.get(self.door.token_cookie, "")]):
+                return HTTPStatus.UNAUTHORIZED, "This page needs a token. Open the address that 'deepbdc app' printed."
+        if scope["method"] not in _SAFE_METHODS and not _is_own(headers, host):
+            return HTTPStatus.FORBIDDEN, "Changes are made from our own page only."
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > most:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(most)
+        return None
+
+    def _token_in_address(self, scope: Scope) -> bool:
+        """Whether the address itself has the right token, as it is opened for the first time."""
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
+        return self.door.token is not None and scope["method"] in _SAFE_METHODS and self.door.fits(given)
+
+    def _with_headers(self, send: Send, token: str | None) -> Send:
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+                if token is not None:
+                    # Lax: someone who follows a link to this page from elsewhere should come in, too.
+                    headers.append("set-cookie", f"{self.door.token_cookie}={token}; HttpOnly; Path=/; SameSite=Lax")
+            await send(message)
+
+        return answer
+
+
+def _is_own(headers: Headers, host: str) -> bool:
+    """Whether a change is asked for by our page: no other site's page can say so without our leave."""
+    origin = headers.get("origin")
+    if origin is None:
+        return OWN_HEADER in headers
+    return urlsplit(origin).netloc == host
+
+
+def _too_large(most: int) -> str:
+    size = f"{most / 2**20:.0f} MB" if most >= 2**20 else f"{most / 2**10:.0f} KB"
+    return f"This is larger than {size}, which is the most that is accepted."
+
+
+def _counted(receive: Receive, most: int) -> Receive:
+    """Receive a body and stop as soon as it is too large, whatever its header said."""
+    seen = 0
+
+    async def counted() -> Any:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > most:
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(most), _HANG_UP)
+        return message
+
+    return counted

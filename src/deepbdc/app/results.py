@@ -1,0 +1,44 @@
+"""The answers as files: CSV for spreadsheets, JSON for programs."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+
+from deepbdc.app.visitor import Result
+
+
+def to_csv(results: Sequence[Result]) -> str:
+    """One row for each picture: its name, the answer, the probability of every class, and who gave the answer."""
+    names = sorted({name for result in results for name in result.probabilities or {}})
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["picture", "answer", "answered by", *(_defused(f"probability of {name}") for name in names)])
+    for result in results:
+        known = result.probabilities or {}
+        values = [f"{known[name]:.4f}" if name in known else "" for name in names]
+        writer.writerow([_defused(result.name), _defused(result.answer), _author(result), *values])
+    return text.getvalue()
+
+
+def to_json(results: Sequence[Result]) -> str:
+    """A list with an object for each picture."""
+    entries = [
+        {
+            "picture": result.name,
+            "answer": result.answer,
+            "answered_by": _author(result),
+            "probabilities": result.probabilities,
+        }
+        for result in results
+    ]
+    return json.dumps(entries, ensure_ascii=False, indent=2) + "\n"
+
+
+def _author(result: Result) -> str:
+    return "person" if result.probabilities is None else "classifier"
+
+
+def _defused(cell: str) -> str:
+    """A cell that a spreadsheet shows and never computes: file names come from anywhere."""
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

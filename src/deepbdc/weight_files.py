@@ -1,0 +1,78 @@
+"""Files of weights: tensors and a JSON header in one safetensors file, whole or not there. Nothing is unpickled."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from deepbdc._files import write_bytes
+from deepbdc.backbones.base import Preprocessing
+
+FORMAT = 1
+_KEY = "deepbdc"
+
+
+def save(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Write tensors and a header of plain values."""
+    write_bytes(path, as_bytes(tensors, header))
+
+
+def as_bytes(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bytes:
+    """The content of the file that `save` writes."""
+    from safetensors.torch import save as safetensors_bytes
+
+    whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    content: bytes = safetensors_bytes(whole, {_KEY: json.dumps({"format": FORMAT, **header})})
+    return content
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `save` wrote; anything else is an error that names the file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    return from_bytes(path.read_bytes(), path)  # at once: the file may be replaced by a newer one while we look
+
+
+def from_bytes(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `as_bytes` made; errors name ``path``."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load as safetensors_tensors
+
+    try:
+        tensors: dict[str, Tensor] = safetensors_tensors(content)
+        length = int.from_bytes(content[:8], "little")
+        header: dict[str, Any] = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][_KEY])
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged, or was not written by deepbdc ({type(error).__name__})") from error
+    if header.get("format") != FORMAT:
+        raise ValueError(f"{path} has format {header.get('format')}, this version of deepbdc reads {FORMAT}")
+    return tensors, header
+
+
+def load_into(
+    network: nn.Module, tensors: Mapping[str, Tensor], prefix: str, source: Path, ignore: tuple[str, ...] = ()
+) -> None:
+    """Give ``network`` the tensors whose names begin with ``prefix``: all of its own, and no other.
+
+    What begins with one of ``ignore`` is left aside.
+    """
+    others = [name for name in tensors if not name.startswith((prefix, *ignore))]
+    if others:
+        raise ValueError(f"{source} does not fit the network: it also has {', '.join(others[:3])}")
+    chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    own = {name: value.shape for name, value in network.state_dict().items()}
+    given = {name: value.shape for name, value in chosen.items()}
+    wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
+    if wrong:
+        raise ValueError(f"{source} does not fit the network: different or missing are {', '.join(wrong[:3])}")
+    network.load_state_dict(chosen)
+
+
+def read_preprocessing(header: Mapping[str, Any]) -> Preprocessing:
+    """The pre-processing in the header of a weights file."""
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in header["preprocessing"].items()
+    }
+    return Preprocessing(**given)

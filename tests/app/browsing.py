@@ -1,0 +1,47 @@
+"""How the tests start a server and a browser."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+CHROMIUM = Path("/usr/bin/chromium")
+_ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@contextmanager
+def running_server() -> Iterator[str]:
+    """The address of a real server, started as ``deepbdc app`` starts it."""
+    code = "from deepbdc.commands.app import app; app(port=0)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            line = server.stdout.readline()
+            assert line.startswith("The page is at http://127.0.0.1:"), line
+            yield line.split()[-1]
+        finally:
+            server.terminate()
+
+
+@contextmanager
+def running_browser() -> Iterator["Browser"]:
+    """Debian's Chromium without a window, which asks nothing of the internet by itself."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(_ARGUMENTS))
+        yield browser
+        browser.close()

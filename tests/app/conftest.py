@@ -1,0 +1,92 @@
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from deepbdc import FewShotClassifier
+from deepbdc.app.limits import Limits
+from deepbdc.app.protection import Door
+from deepbdc.app.server import Service, create_app
+from tests.app.browsing import running_server
+from tests.app.drawing import picture
+
+
+class Visit:
+    """A visitor without a browser: sends what the page would send."""
+
+    def __init__(self, client: TestClient, another_client: Callable[[], TestClient]) -> None:
+        self.client = client
+        self.another_client = another_client
+        client.headers["X-Deepbdc"] = "1"
+        self.state()
+
+    def state(self) -> dict[str, Any]:
+        answer = self.client.get("/api/state")
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def add_class(self, name: str, *contents: bytes) -> str:
+        answer = self.client.post("/api/classes", json={"name": name})
+        assert answer.status_code == 200, answer.text
+        class_id = str(answer.json()["added"])
+        for number, content in enumerate(contents):
+            assert self.upload(content, f"{name} {number}.png", class_id).status_code == 200
+        return class_id
+
+    def upload(self, content: Any, name: str = "picture.png", class_id: str | None = None) -> Any:
+        query = {"name": name} | ({} if class_id is None else {"class_id": class_id})
+        return self.client.post("/api/pictures", params=query, content=content)
+
+    def learn(self) -> tuple[str, str]:
+        """Two classes with two pictures each."""
+        return (
+            self.add_class("disc", *(picture("disc", seed) for seed in range(2))),
+            self.add_class("stripes", *(picture("stripes", seed) for seed in range(2))),
+        )
+
+
+Visiting = Callable[..., Visit]
+Serve = Callable[..., Callable[[], TestClient]]
+
+
+@pytest.fixture(scope="session")
+def template() -> FewShotClassifier:
+    return FewShotClassifier()
+
+
+@pytest.fixture
+def serve(template: FewShotClassifier) -> Iterator[Serve]:
+    """Make a server, and give clients for it: each has cookies of its own."""
+    with ExitStack() as stack:
+
+        def clients(limits: Limits | None = None, token: str | None = None) -> Callable[[], TestClient]:
+            server = create_app(Service(template, limits or Limits(), Door("127.0.0.1", 7860, token)))
+            return lambda: stack.enter_context(closing(TestClient(server, base_url="http://127.0.0.1:7860")))
+
+        yield clients
+
+
+@pytest.fixture
+def visiting(serve: Serve) -> Visiting:
+    """Visit a new server of these limits, or the one of another visitor."""
+
+    def visit(beside: Visit | None = None, limits: Limits | None = None) -> Visit:
+        client = serve(limits) if beside is None else beside.another_client
+        return Visit(client(), client)
+
+    return visit
+
+
+@pytest.fixture
+def visit(visiting: Visiting) -> Visit:
+    """The only visitor of a server."""
+    return visiting()
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    """Where a real server answers."""
+    with running_server() as found:
+        yield found

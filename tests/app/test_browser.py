@@ -1,0 +1,271 @@
+"""The page in a real browser, with a real server: what a person does, from the empty page to the saved classifier."""
+
+import base64
+import csv
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from deepbdc import FewShotClassifier
+from tests.app.browsing import CHROMIUM, running_browser
+from tests.app.drawing import picture
+
+if not os.environ.get("CI"):  # there, what is missing is an error
+    if not CHROMIUM.exists():
+        pytest.skip(f"there is no {CHROMIUM}: apt-get install chromium", allow_module_level=True)
+    pytest.importorskip("playwright", reason="there is no playwright: pip install -c constraints.txt playwright")
+
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request, expect
+
+expect.set_options(timeout=20_000)
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser() as running:
+        yield running
+
+
+@pytest.fixture
+def open_page(browser: Browser, address: str) -> Iterator[Open]:
+    """Open the page as a new visitor; nothing may be asked of other machines, and no script may fail."""
+    contexts: list[BrowserContext] = []
+    asked: list[str] = []
+    errors: list[str] = []
+
+    def note(request: Request) -> None:
+        if not request.url.startswith(("data:", "blob:")):
+            asked.append(str(urlsplit(request.url).hostname))
+
+    def opened(width: int = 1280, height: int = 900) -> Page:
+        context = browser.new_context(viewport={"width": width, "height": height}, accept_downloads=True)
+        contexts.append(context)
+        context.on("request", note)
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(address)
+        expect(page.get_by_role("heading", name="Three steps, and no training")).to_be_visible()
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert set(asked) == {"127.0.0.1"}
+    assert not errors
+
+
+def file(kind: str, seed: int) -> dict[str, object]:
+    return {"name": f"{kind} {seed}.png", "mimeType": "image/png", "buffer": picture(kind, seed)}
+
+
+def add_class(page: Page, name: str, *files: dict[str, object]) -> None:
+    page.get_by_label("Name of a new class").fill(name)
+    page.keyboard.press("Enter")
+    expect(page.get_by_label(f"Add pictures to {name}")).to_be_attached()
+    if files:
+        page.get_by_label(f"Add pictures to {name}").set_input_files(list(files))
+        expect(thumbs(page, name)).to_have_count(len(files))
+
+
+def class_card(page: Page, name: str) -> Locator:
+    return page.locator(".class", has=page.get_by_label(f"Add pictures to {name}"))
+
+
+def thumbs(page: Page, name: str) -> Locator:
+    return class_card(page, name).locator(".thumb")
+
+
+def ask(page: Page, *files: dict[str, object]) -> None:
+    page.get_by_label("Choose pictures").set_input_files(list(files))
+
+
+def card(page: Page, file_name: str) -> Locator:
+    return page.locator(".question", has_text=file_name)
+
+
+def label(page: Page, file_name: str) -> Locator:
+    return card(page, file_name).locator(".label")
+
+
+def learn(page: Page) -> None:
+    add_class(page, "disc", file("disc", 1), file("disc", 2))
+    add_class(page, "stripes", file("stripes", 1), file("stripes", 2))
+
+
+def drop_files(page: Page, target: str, files: list[dict[str, object]], event: str) -> None:
+    """What the browser does when a person drops (or pastes) files."""
+    sent = [[entry["name"], base64.b64encode(bytes(entry["buffer"])).decode()] for entry in files]  # type: ignore[arg-type]
+    page.evaluate(
+        """([target, sent, kind]) => {
+            const data = new DataTransfer();
+            for (const [name, content] of sent) {
+                const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
+                data.items.add(new File([bytes], name, { type: "image/png" }));
+            }
+            const options = { bubbles: true, cancelable: true };
+            const event = kind === "paste"
+                ? new ClipboardEvent("paste", { ...options, clipboardData: data })
+                : new DragEvent("drop", { ...options, dataTransfer: data });
+            document.querySelector(target).dispatchEvent(event);
+        }""",
+        [target, sent, event],
+    )
+
+
+def test_from_the_empty_page_to_the_saved_classifier(open_page: Open, tmp_path: Path) -> None:
+    page = open_page()
+    learn(page)
+    ask(page, file("stripes", 7), file("cross", 1), file("cross", 2), file("disc", 8))
+    expect(label(page, "stripes 7.png")).to_have_text("stripes")
+    expect(label(page, "disc 8.png")).to_have_text("disc")
+    expect(page.get_by_role("heading", name="Three steps, and no training")).to_be_hidden()
+    bars = card(page, "stripes 7.png").locator(".bar")
+    expect(bars.locator(".bar-name")).to_have_text(["stripes", "disc"])
+    nearest = card(page, "stripes 7.png").locator(".near-list img")
+    expect(nearest.first).to_have_attribute("alt", "An example of stripes")
+
+    # The heat map lies over the picture.
+    card(page, "disc 8.png").get_by_role("button", name="Heat map").click()
+    heat = card(page, "disc 8.png").locator(".heat")
+    expect(heat).to_be_visible()
+    page.wait_for_function("element => element.naturalWidth > 0", arg=heat.element_handle())
+
+    # A mistake is corrected with the mouse, and it learns.
+    add_class(page, "cross")
+    card(page, "cross 1.png").drag_to(class_card(page, "cross"))
+    expect(thumbs(page, "cross")).to_have_count(1)
+    expect(card(page, "cross 1.png")).to_have_count(0)
+    expect(label(page, "cross 2.png")).to_have_text("cross")
+
+    # And by keyboard: the focus goes on to the next picture.
+    card(page, "disc 8.png").locator(".move").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    expect(page.get_by_role("dialog").get_by_role("button", name="disc", exact=True)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(thumbs(page, "disc")).to_have_count(3)
+    expect(card(page, "cross 2.png").locator(".move")).to_be_focused()
+
+    # What was learnt is saved, and so are the answers.
+    page.get_by_text("Files", exact=True).click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Save the classifier").click()
+    download.value.save_as(tmp_path / "saved.safetensors")
+    loaded = FewShotClassifier.load(tmp_path / "saved.safetensors")
+    assert loaded.classes_.tolist() == ["cross", "disc", "stripes"]
+    assert len(loaded.examples_) == 6
+    assert loaded.predict([picture("cross", 9), picture("disc", 9)]).tolist() == ["cross", "disc"]
+    page.get_by_text("Files", exact=True).click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Save the results (CSV)").click()
+    rows = list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text())))
+    assert {row["picture"]: (row["answer"], row["answered by"]) for row in rows} == {
+        "stripes 7.png": ("stripes", "classifier"),
+        "cross 2.png": ("cross", "classifier"),
+        "cross 1.png": ("cross", "person"),
+        "disc 8.png": ("disc", "person"),
+    }
+
+    # A reload keeps everything.
+    page.reload()
+    expect(thumbs(page, "disc")).to_have_count(3)
+    expect(label(page, "cross 2.png")).to_have_text("cross")
+
+    # And what was saved can be opened in place of it.
+    page.get_by_text("Files", exact=True).click()
+    page.get_by_label("Open a saved classifier").set_input_files(tmp_path / "saved.safetensors")
+    page.get_by_role("button", name="Replace").click()
+    expect(page.locator(".question")).to_have_count(0)
+    expect(thumbs(page, "cross")).to_have_count(1)
+
+
+def test_broken_and_large_files_are_named_and_the_good_ones_go_in(open_page: Open) -> None:
+    page = open_page()
+    add_class(page, "disc")
+    broken = {"name": "<b>broken & bad.jpg", "mimeType": "image/jpeg", "buffer": b"no picture at all"}
+    large = {"name": "large.png", "mimeType": "image/png", "buffer": b"\0" * (10 * 2**20 + 1)}
+    page.get_by_label("Add pictures to disc").set_input_files([file("disc", 1), broken, large, file("disc", 2)])
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("2 files left out")
+    expect(alert.locator("li").first).to_contain_text("<b>broken & bad.jpg: not a readable image")
+    expect(alert.locator("li").nth(1)).to_contain_text("large.png: This file has 10.0 MB")
+    expect(thumbs(page, "disc")).to_have_count(2)
+    alert.get_by_role("button", name="Dismiss").click()
+    expect(alert).to_be_hidden()
+    expect(page.get_by_role("status")).to_have_text("2 pictures added to disc.")
+
+
+def test_pictures_are_dropped_and_pasted(open_page: Open) -> None:
+    page = open_page()
+    add_class(page, "disc")
+    drop_files(page, ".class", [file("disc", 1), file("disc", 2)], "drop")
+    expect(thumbs(page, "disc")).to_have_count(2)
+    drop_files(page, "#question-drop", [file("disc", 3)], "drop")
+    expect(card(page, "disc 3.png")).to_have_count(1)
+    page.get_by_label("Add pictures to disc").focus()
+    drop_files(page, "body", [file("disc", 4)], "paste")
+    expect(thumbs(page, "disc")).to_have_count(3)
+    page.locator("#questions-title").focus()
+    drop_files(page, "body", [file("stripes", 5)], "paste")
+    expect(label(page, "stripes 5.png")).to_have_text("None of these")
+
+
+def test_classes_are_renamed_and_removed_by_keyboard(open_page: Open) -> None:
+    page = open_page()
+    name = "a class with quite a long name that goes on and on & <on>"
+    add_class(page, "disc", file("disc", 1))
+    field = page.get_by_label("Name of the class")
+    field.fill(name)
+    field.press("Enter")
+    expect(page.get_by_label(f"Add pictures to {name}")).to_be_attached()
+    add_class(page, "other")
+    field.nth(1).fill(name.upper())
+    field.nth(1).press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("already")
+    expect(field.nth(1)).to_have_value("other")
+    page.get_by_role("button", name=f"Remove the class {name}").press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("with 1 picture?")
+    page.get_by_role("button", name="Remove class").press("Enter")
+    expect(page.locator(".class")).to_have_count(1)
+
+
+def test_two_visitors_at_once_do_not_mix(open_page: Open) -> None:
+    one, other = open_page(), open_page()
+    add_class(one, "red", file("disc", 1))
+    add_class(other, "blue", file("stripes", 1))
+    add_class(one, "lines", file("stripes", 2))
+    add_class(other, "round", file("disc", 2))
+    for page in (one, other):
+        ask(page, file("disc", 5), file("stripes", 5))
+    for page, names in ((one, ["red", "lines"]), (other, ["round", "blue"])):
+        for file_name, name in zip(("disc 5.png", "stripes 5.png"), names, strict=True):
+            expect(card(page, file_name).locator(".bar-name").first).to_have_text(name)
+        page.reload()
+        expect(page.locator(".class")).to_have_count(2)
+        expect(page.locator(".question")).to_have_count(2)
+
+
+def test_a_phone_shows_everything_without_scrolling_sideways(open_page: Open) -> None:
+    page = open_page(width=375, height=812)
+    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(overflow) == 0
+    page.get_by_role("button", name="Try it with drawn fruit").click()
+    expect(page.locator(".question")).to_have_count(7)
+    expect(page.locator(".question .label")).to_have_text(
+        ["apple", "banana", "grapes", "apple", "None of these", "banana", "grapes"]
+    )
+    page.get_by_label("Name of the class").first.fill("W" * 60)
+    page.get_by_label("Name of the class").first.press("Enter")
+    expect(page.locator(".question .label").first).to_have_text("W" * 60)
+    assert page.evaluate(overflow) == 0
+    page.locator(".thumb button").first.click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert page.evaluate(overflow) == 0
+    page.get_by_role("dialog").get_by_role("button", name="Pictures to classify").click()
+    expect(page.locator(".question")).to_have_count(8)

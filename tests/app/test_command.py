@@ -1,0 +1,81 @@
+"""``deepbdc app`` as a command, and its server on a real socket."""
+
+import http.client
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from deepbdc.app.protection import Door
+from deepbdc.commands.app import _address, _service, app
+from tests.app.drawing import picture
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"host": "0.0.0.0"}, "--host 0.0.0.0 lets others reach this page: give --token auto"),
+        ({"host": "0.0.0.0", "token": "short"}, "the token has 5 characters: it needs 12 to 200"),
+        ({"examples": "no/such/folder", "port": 0}, "there is no no/such/folder"),
+        ({"host": "no.such.host.invalid", "token": "auto"}, "cannot listen at no.such.host.invalid"),
+        ({"port": 99999}, "choose another --port"),
+    ],
+)
+def test_mistakes_end_in_words(options: dict[str, object], message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        app(**options)  # type: ignore[arg-type]
+
+
+def test_a_port_that_is_taken_ends_in_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit, match="choose another --port"):
+        app(port=taken.getsockname()[1])
+
+
+def test_the_printed_address() -> None:
+    assert _address(Door("127.0.0.1", 7860)) == "http://127.0.0.1:7860/"
+    assert _address(Door("::1", 80, "secret")) == "http://[::1]:80/?token=secret"
+    assert _address(Door("0.0.0.0", 80, "secret")) == f"http://{socket.gethostname()}:80/?token=secret"
+
+
+def test_every_visitor_begins_with_the_given_examples(tmp_path: Path) -> None:
+    for kind in ("disc", "stripes"):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "one.png").write_bytes(picture(kind, 1))
+    service = _service(Door("127.0.0.1", 7860), str(tmp_path))
+    _, visitor = service.visitors.welcome()
+    state = visitor.state()
+    assert [(entry["name"], entry["pictures"][0]["name"]) for entry in state["classes"]] == [
+        ("disc", "one.png"),
+        ("stripes", "one.png"),
+    ]
+    visitor.classifier().save(tmp_path / "saved.safetensors")
+    again = _service(Door("127.0.0.1", 7860), str(tmp_path / "saved.safetensors"))
+    _, other = again.visitors.welcome()
+    assert list(other.classes.values()) == ["disc", "stripes"]
+    (image,) = service.template.embed([picture("disc", 2)])
+    other.add_picture(image, None)
+    assert [prediction.label for prediction in other.predictions().values()] == ["disc"]
+
+
+def test_an_endless_upload_is_stopped_on_its_way(address: str) -> None:
+    host, port = urlsplit(address).hostname, urlsplit(address).port
+    connection = http.client.HTTPConnection(str(host), port, timeout=20)
+    connection.request("GET", "/api/state")
+    answer = connection.getresponse()
+    answer.read()
+    cookie = str(answer.getheader("set-cookie")).partition(";")[0]
+    connection.putrequest("POST", "/api/pictures?name=endless.png")
+    for name, value in {"cookie": cookie, "x-deepbdc": "1", "transfer-encoding": "chunked"}.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    chunk, sent = b"\0" * 2**20, 0
+    try:
+        while sent < 200:
+            connection.send(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+            sent += 1
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    else:
+        assert connection.getresponse().status == 413
+    assert sent < 100, "the server read far more than the 10 MB that it accepts"

