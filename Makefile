@@ -10,7 +10,7 @@ QUIETLY = > .venv/install.log 2>&1 || { cat .venv/install.log; exit 1; }
 .PHONY: help install demo test lint bench clean
 
 help:
-	@echo "make install   the package in .venv"
+	@echo "make install   the package in .venv, with its web page and the export to ONNX"
 	@echo "make demo      train and compare four few-shot methods on glyphs (demo/comparison.png)"
 	@echo "make test      all tests"
 	@echo "make lint      style and types"
@@ -53,7 +53,7 @@ clean:
 
 .venv/installed: .venv/torch pyproject.toml constraints.txt
 	@echo "Installing deepbdc (a minute or so)"
-	@$(PIP) --editable . $(QUIETLY)
+	@$(PIP) --editable '.[app,onnx]' $(QUIETLY)
 	@touch $@
 
 .venv/installed-dev: .venv/installed

@@ -115,14 +115,14 @@ def test_a_missing_extra_names_the_pip_command() -> None:
         require("no_such_package_xyz", extra="magic")
     code = """
 import sys
-sys.modules["timm"] = None
-import deepbdc
+sys.modules["onnx"] = None
+from deepbdc.own_images.onnx import write_onnx
 try:
-    deepbdc.create_backbone("timm/resnet18")
+    write_onnx("a.onnx", embedding=None, mean=None, rule=None, confidence=None, directions=None, classes=[])
 except ModuleNotFoundError as error:
     print(error)
 """
-    assert "pip install 'deepbdc[timm]'" in run(code)
+    assert "pip install 'deepbdc[onnx]'" in run(code)
 
 
 def test_registry() -> None:

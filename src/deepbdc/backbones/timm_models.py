@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from deepbdc._optional import require
 from deepbdc.backbones.base import Backbone, Preprocessing, downsampling_stages
 
 
@@ -25,7 +24,8 @@ class TimmBackbone(Backbone):
 
 def timm_backbone(model: str, pretrained: bool = False, removed_downsamplings: int = 0) -> Backbone:
     """The timm model called ``model``; its last down-samplings are replaced by dilation where timm knows how."""
-    timm: Any = require("timm", extra="timm")
+    import timm
+
     if not timm.is_model(model):
         close = get_close_matches(model, timm.list_models(), n=3)
         guess = f"did you mean {', '.join(close)}? " if close else ""

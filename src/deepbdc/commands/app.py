@@ -3,6 +3,7 @@
 import secrets
 import socket
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,4 +124,5 @@ def _serve(service: "Service", listening: socket.socket) -> None:
         limit_concurrency=500,
         timeout_graceful_shutdown=3,
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    with suppress(KeyboardInterrupt):  # this is how it is meant to end
+        uvicorn.Server(config).run(sockets=[listening])

@@ -48,6 +48,8 @@ def load_image(
         raise
     except Image.DecompressionBombError as error:
         raise BadImage(f"{name}: refused as a decompression bomb ({error})") from error
+    except Image.UnidentifiedImageError as error:
+        raise BadImage(f"{name}: not a readable image (of no known format)") from error
     except Exception as error:  # decoders raise nearly anything on damaged files
         raise BadImage(f"{name}: not a readable image ({error})") from error
 

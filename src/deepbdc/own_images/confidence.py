@@ -81,7 +81,12 @@ def usual_scale(examples: Tensor, labels: Tensor, way: int) -> float:
     unit = _normalised(examples)
     different = labels.unsqueeze(0) != labels.unsqueeze(1)
     cosine = float((unit @ unit.T)[different].mean().clamp(0.03, 1))
-    return USUAL_SCALE * math.pow(way, WAY_POWER) * (len(labels) / way) ** SHOT_POWER * cosine**COSINE_POWER
+    return (
+        USUAL_SCALE
+        * math.pow(way, WAY_POWER)
+        * math.pow(len(labels) / way, SHOT_POWER)
+        * math.pow(cosine, COSINE_POWER)
+    )
 
 
 def _margin(classifier: Classifier, examples: Tensor, labels: Tensor) -> float:

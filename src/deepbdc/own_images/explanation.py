@@ -87,18 +87,18 @@ class Explanation:
         from matplotlib.figure import Figure
         from PIL import Image
 
-        shown = self.nearest[:5]
-        figure = Figure(figsize=(8, 4.4 if shown else 2.9), layout="constrained")
-        grid = figure.add_gridspec(2 if shown else 1, max(len(shown), 4), height_ratios=[1.7, 1] if shown else [1])
+        figure = Figure(figsize=(9, 5), layout="constrained")
+        above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=[1.45, 1])[:, 0]
         views = {"the picture": self.picture, f"speaks for {self.label}": self.overlay()}
         for column, (title, picture) in enumerate(views.items()):
-            axes = figure.add_subplot(grid[0, column])
+            axes = above.add_subplot(1, 3, column + 1)
             axes.imshow(picture)
             axes.set_title(title, fontsize=9)
             axes.axis("off")
-        self._draw_probabilities(figure.add_subplot(grid[0, 2:]))
-        for column, neighbour in enumerate(shown):
-            axes = figure.add_subplot(grid[1, column])
+        self._draw_probabilities(above.add_subplot(1, 3, 3))
+        below.suptitle("the most similar examples, with their similarity", fontsize=9)
+        for column, neighbour in enumerate(self.nearest[:5]):
+            axes = below.add_subplot(1, 5, column + 1)
             axes.imshow(Image.open(io.BytesIO(neighbour.thumbnail)))
             axes.set_title(f"{neighbour.label}\n{neighbour.similarity:.2f}", fontsize=8)
             axes.axis("off")
@@ -114,6 +114,7 @@ class Explanation:
         axes.barh(range(len(order)), 100 * values, color=colours)
         axes.set_yticks(range(len(order)), names, fontsize=8)
         axes.set_xlim(0, 100)
+        axes.tick_params(axis="x", labelsize=8)
         axes.set_title(f"{self.prediction.answer}, probabilities in %", fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
 

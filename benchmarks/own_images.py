@@ -1,0 +1,226 @@
+"""`FewShotClassifier` on real pictures: BDC against average pooling, honest probabilities, "none of these", seconds.
+
+    python benchmarks/own_images.py --data FOLDER [--episodes 2000] [--quick]
+
+FOLDER holds cifar_fs_valtest.npz and omniglot.npz. Classes are those of the test splits; the mean vector is that of 500
+pictures of validation classes, without their labels. All rows of a table are of the same episodes, and differences are
+paired. Needs the packages of '.[test]'. Writes what it prints to benchmarks/results/own_images.txt (not with --quick).
+"""
+
+import argparse
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from deepbdc import FewShotClassifier, load_dataset
+from deepbdc.classifiers import create_classifier
+from deepbdc.data.dataset import ArrayDataset, Dataset
+from deepbdc.embedding import Embedding
+from deepbdc.episodes import Episodes, sample_episodes
+from deepbdc.estimator import EmbeddedImage, fingerprint
+from deepbdc.evaluation import EvaluationResult, evaluate
+from deepbdc.feature_bank import FeatureBank, build_bank, weights_fingerprint
+from deepbdc.methods import Method
+from deepbdc.own_images.networks import find_embedding
+from measure import verdict
+
+RESULTS = Path(__file__).parent / "results" / "own_images.txt"
+SHOTS = (1, 5)
+UNLABELLED = 500
+MOST_ERROR = 0.1
+MOST_SECONDS = 3.0
+C = 10.0
+
+# What a person waits for, in a process of its own: nothing is warm.
+SECONDS = """
+import time
+start = time.perf_counter()
+import numpy as np
+from deepbdc import FewShotClassifier
+imported = time.perf_counter()
+random = np.random.default_rng(0)
+pictures = [random.integers(0, 256, (480, 640, 3), dtype=np.uint8) for _ in range(26)]
+labels = [f"class {number % 5}" for number in range(25)]
+begin = time.perf_counter()
+classifier = FewShotClassifier()
+embedded = classifier.embed(pictures[:25])
+middle = time.perf_counter()
+classifier.fit(embedded, labels)
+learnt = time.perf_counter()
+classifier.predict(pictures[25:])
+end = time.perf_counter()
+for _ in range(10):
+    classifier.predict(pictures[25:])
+again = (time.perf_counter() - end) / 10
+print(imported - start, middle - begin, learnt - middle, end - learnt, again)
+"""
+
+
+def smaller(dataset: Dataset, per_class: int) -> Dataset:
+    """The first pictures of each class."""
+    assert isinstance(dataset, ArrayDataset)
+    labels = dataset.labels.numpy()
+    chosen = np.concatenate([np.flatnonzero(labels == label)[:per_class] for label in range(len(dataset.class_names))])
+    return ArrayDataset(dataset.images[chosen], labels[chosen], dataset.class_names, dataset.name, dataset.split)
+
+
+def splits(data: Path, quick: bool) -> Iterator[tuple[str, Dataset, Dataset]]:
+    """Name, test classes and validation classes of each data set."""
+    for name, source in (("CIFAR-FS", "cifar_fs"), ("Omniglot", str(data / "omniglot.npz"))):
+        test, val = (load_dataset(source, split, root=data) for split in ("test", "val"))
+        if quick:
+            test = smaller(test, 20)
+        yield name, test, val
+
+
+def centred(mean: Tensor | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """The classifier of `FewShotClassifier`, after the mean vector was subtracted."""
+    logistic = create_classifier("logistic", C=C)
+    if mean is None:
+        return logistic
+    return lambda support, labels, query: logistic(support - mean, labels, query - mean)
+
+
+@torch.no_grad()
+def represented(embedding: Embedding, maps: FeatureBank) -> FeatureBank:
+    """The bank of representations, from that of maps."""
+    features = torch.cat([embedding.represent(part) for part in maps.features.split(256)])
+    weights = weights_fingerprint(embedding)
+    return replace(
+        maps, features=features, kept="representations, float32", embedding=embedding, weights_fingerprint=weights
+    )
+
+
+@torch.no_grad()
+def unlabelled_mean(embedding: Embedding, dataset: Dataset) -> Tensor:
+    """The mean representation of some pictures."""
+    assert isinstance(dataset, ArrayDataset)
+    chosen = np.random.default_rng(0).permutation(len(dataset))[:UNLABELLED]
+    images = ArrayDataset(
+        dataset.images[chosen], np.zeros(len(chosen), dtype=np.int64), ["unlabelled"], "unlabelled", "val"
+    )
+    return build_bank(embedding, images).rows(np.arange(len(chosen))).mean(dim=0)
+
+
+def pooling(name: str, maps: FeatureBank, test: Dataset, val: Dataset, episodes: int) -> list[str]:
+    """BDC against average pooling."""
+    lines = [
+        f"{name}, {len(test.class_names)} test classes, 5-way, {episodes} episodes, logistic regression, C = {C:g}"
+    ]
+    lines += [f"  {'':28}{'1-shot':>16}{'5-shot':>16}     BDC minus average, paired"]
+    drawn = {shot: sample_episodes(test, 5, shot, 15, episodes, 0) for shot in SHOTS}
+    results: dict[tuple[str, bool], dict[int, EvaluationResult]] = {}
+    for pool in ("average", "bdc"):
+        embedding = find_embedding("efficientnet_lite0", pool, None, "cpu")
+        bank = represented(embedding, maps)
+        for subtract in (False, True):
+            mean = unlabelled_mean(embedding, val) if subtract else None
+            method = Method(embedding, centred(mean))
+            results[pool, subtract] = {shot: evaluate(method, test, episodes=drawn[shot], bank=bank) for shot in SHOTS}
+        del bank
+    for subtract in (False, True):
+        for pool in ("average", "bdc"):
+            own = results[pool, subtract]
+            row = f"  {pool + (' minus mean vector' if subtract else ''):28}" + "".join(
+                f"{own[shot]!s:>16}" for shot in SHOTS
+            )
+            if pool == "bdc":
+                paired = [own[shot].compare(results["average", subtract][shot]) for shot in SHOTS]
+                row += "     " + " / ".join(f"{one.difference:+.2f} ± {one.ci95:.2f}" for one in paired)
+            lines.append(row)
+    return lines
+
+
+def as_embedded(maps: FeatureBank) -> list[EmbeddedImage]:
+    """The pictures of a bank of maps, as `FewShotClassifier` takes them."""
+    network = fingerprint(find_embedding("efficientnet_lite0", None, None, "cpu"))
+    return [EmbeddedImage(str(index), row, str(index).encode(), network) for index, row in enumerate(maps.features)]
+
+
+def honesty(name: str, maps: FeatureBank, test: Dataset, count: int) -> list[str]:
+    """Calibration and rejection of `FewShotClassifier` itself."""
+    images = as_embedded(maps)
+    lines = [
+        f"{name}: probabilities and 'none of these' of FewShotClassifier, {count} tasks each",
+        f"  {'':16}{'accuracy':>9}{'mean prob.':>11}{'ECE':>7}            known kept   others rejected",
+    ]
+    for way, shot in ((2, 1), (5, 1), (10, 1), (2, 5), (5, 5), (10, 5)):
+        episodes = sample_episodes(test, way + 3, shot, 5, count, 1)
+        lines.append(f"  {way:>2}-way {shot}-shot  " + honesty_row(images, episodes, way))
+    return lines
+
+
+def honesty_row(images: list[EmbeddedImage], episodes: Episodes, way: int) -> str:
+    """One kind of task: the last three classes of each episode are not taught, only asked."""
+    probabilities, true, sureness, known = [], [], [], []
+    for episode in episodes:
+        taught = episode.support_labels < way
+        classifier = FewShotClassifier().fit(
+            [images[index] for index in episode.support[taught]], episode.support_labels[taught]
+        )
+        answers = list(classifier.classify([images[index] for index in episode.query]))
+        asked = episode.query_labels < way
+        probabilities += [answer.probabilities for answer, one in zip(answers, asked, strict=True) if one]
+        true += episode.query_labels[asked].tolist()
+        sureness += [not answer.rejected for answer in answers]
+        known += asked.tolist()
+    found, labels = torch.tensor(np.array(probabilities)), torch.tensor(true)
+    error = float(multiclass_calibration_error(found, labels, num_classes=way, n_bins=15, norm="l1"))
+    right = float((found.argmax(dim=1) == labels).float().mean())
+    kept, asked_known = np.array(sureness), np.array(known)
+    return (
+        f"{100 * right:>7.1f} %{100 * float(found.max(dim=1).values.mean()):>9.1f} %{error:>8.3f} "
+        f"({verdict(error <= MOST_ERROR)})"
+        f"{100 * kept[asked_known].mean():>8.1f} %{100 * (~kept[~asked_known]).mean():>14.1f} %"
+    )
+
+
+def seconds() -> list[str]:
+    """A first fit on 5×5 pictures of 640×480 and a prediction, in a new process, the median of five."""
+    runs = []
+    for _ in range(5):
+        output = subprocess.run([sys.executable, "-c", SECONDS], capture_output=True, text=True, check=True).stdout
+        runs.append([float(number) for number in output.split()])
+    imported, embedding, learning, predicting, again = np.median(np.array(runs), axis=0)
+    whole = embedding + learning + predicting
+    return [
+        "Fit on 5×5 pictures of 640×480 and prediction of one more, new process, median of five:",
+        f"  {whole:.2f} s (limit {MOST_SECONDS:g} s: {verdict(whole < MOST_SECONDS)}), "
+        f"of which network and embedding {embedding:.2f} s, "
+        f"learning {learning:.2f} s, first prediction {predicting:.2f} s",
+        f"  besides: importing deepbdc and torch {imported:.2f} s; each further prediction {1000 * again:.0f} ms",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--episodes", type=int, default=2000)
+    parser.add_argument("--tasks", type=int, default=200, help="for calibration and rejection")
+    parser.add_argument("--quick", action="store_true", help="few pictures and episodes; nothing is written")
+    given = parser.parse_args()
+    episodes, tasks = (50, 10) if given.quick else (given.episodes, given.tasks)
+    lines = [f"python benchmarks/own_images.py --data FOLDER --episodes {episodes} --tasks {tasks}"]
+    lines += [f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}", "", *seconds()]
+    print("\n".join(lines), flush=True)
+    for name, test, val in splits(given.data, given.quick):
+        embedding = find_embedding("efficientnet_lite0", None, None, "cpu")
+        maps = build_bank(embedding, test, budget=2 * 4 * 320 * 25 * len(test), progress=sys.stderr.isatty())
+        assert maps.kept == "reduced maps, float32", maps.kept
+        for part in (pooling(name, maps, test, val, episodes), honesty(name, maps, test, tasks)):
+            print("\n" + "\n".join(part), flush=True)
+            lines += ["", *part]
+    if not given.quick:
+        RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
