@@ -59,7 +59,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classifier: ``"logistic"``, ``"prototype"`` (cosine) or ``"softmax"``.
         C: Of the logistic regression, the larger the closer it fits the examples.
         size: Side of the images given to the network, in pixels (default: as the network was made for).
-        batch_size: Images that go through the network at once.
+        batch_size: Images that go through the network at once: few are faster on a CPU, many on a GPU.
         device: ``"cpu"``, ``"cuda"``, ...
 
     After `fit`, ``classes_`` are the classes, sorted; ``examples_`` and ``example_labels_`` what was learnt from.
@@ -89,7 +89,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classifier: str = "logistic",
         C: float = 10.0,
         size: int | None = None,
-        batch_size: int = 32,
+        batch_size: int = 8,
         device: str = "cpu",
     ) -> None:
         self.backbone = backbone

@@ -58,8 +58,10 @@ class Examples:
 
     def classifier(self) -> "FewShotClassifier":
         """The fitted classifier."""
+        from deepbdc._memory import keep_freed_memory
         from deepbdc.estimator import FewShotClassifier
 
+        keep_freed_memory()
         if self.saved:
             fitted = FewShotClassifier.load(self.path, device=self.settings.get("device", "cpu"))
             fitted.batch_size = self.settings.get("batch_size", fitted.batch_size)
@@ -71,8 +73,10 @@ class Examples:
         """An estimator that is not fitted yet, and the examples after their way through the network."""
         from rich.console import Console
 
+        from deepbdc._memory import keep_freed_memory
         from deepbdc.estimator import FewShotClassifier
 
+        keep_freed_memory()
         estimator = FewShotClassifier(**self.settings)
         embedded: list[EmbeddedImage] = []
         with progress_bar(Console(stderr=True), "Learning", len(self.files)) as advance:

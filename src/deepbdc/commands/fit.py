@@ -48,7 +48,7 @@ def fit_examples(
         classifier: What learns the classes: logistic, prototype or softmax (default: logistic).
         C: How closely logistic follows the examples (default: 10).
         device: Where the network runs, like cpu or cuda (default: cpu).
-        batch_size: Pictures that go through the network at once (default: 32).
+        batch_size: Pictures that go through the network at once (default: 8).
     """
     from rich.console import Console
 

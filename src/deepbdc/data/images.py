@@ -28,7 +28,7 @@ def load_image(
     ``most_pixels`` (decompression bombs) raise `BadImage`, which names the file (or ``title``). With ``at_least``, a
     JPEG whose sides are much longer is decoded at a half, a quarter or an eighth of its size, which is faster.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     name = title or ("image bytes" if isinstance(source, bytes) else str(source))
     opened = io.BytesIO(source) if isinstance(source, bytes) else source
@@ -48,7 +48,7 @@ def load_image(
         raise
     except Image.DecompressionBombError as error:
         raise BadImage(f"{name}: refused as a decompression bomb ({error})") from error
-    except Image.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         raise BadImage(f"{name}: not a readable image (of no known format)") from error
     except Exception as error:  # decoders raise nearly anything on damaged files
         raise BadImage(f"{name}: not a readable image ({error})") from error

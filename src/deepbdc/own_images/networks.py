@@ -40,14 +40,14 @@ class OwnBackbone(Backbone):
 def find_embedding(backbone: Any, pool: str | None, size: int | None, device: str) -> Embedding:
     """The embedding that the settings of a `FewShotClassifier` mean, in evaluation mode.
 
-    One that is given by its name is made once and shared.
+    One that is given by its name, or as a run, is made once and shared.
     """
     if pool is not None and pool not in POOLS:
         raise ValueError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
     if isinstance(backbone, (str, Path)) and not _is_run(backbone):
         return _named_embedding(str(backbone), pool or "bdc", size, device)
     if isinstance(backbone, (str, Path)):
-        embedding = _run_embedding(Path(backbone))
+        embedding = _run_embedding(Path(backbone), _age(Path(backbone)), device)
     elif isinstance(backbone, Method):
         embedding = backbone.embedding
     elif isinstance(backbone, Embedding):
@@ -105,13 +105,21 @@ def _named_embedding(name: str, pool: str, size: int | None, device: str) -> Emb
     return _on(embedding, device)
 
 
-def _run_embedding(path: Path) -> Embedding:
+@lru_cache(maxsize=4)
+def _run_embedding(path: Path, age: int, device: str) -> Embedding:
+    """The embedding of a run; ``age`` and ``device`` are there to tell one from another."""
     from deepbdc.training.run import load_run
 
     run = load_run(path)
     embedding = run.method.embedding
     embedding.description = {"kind": "run", "recipe": run.recipe.as_dict()}
     return embedding
+
+
+def _age(path: Path) -> int:
+    """When the model of a run was written; 0 if there is none, which `load_run` will say."""
+    file = path / "model.safetensors" if path.is_dir() else path
+    return file.stat().st_mtime_ns if file.exists() else 0
 
 
 def _is_run(backbone: str | Path) -> bool:

@@ -1,10 +1,8 @@
 """Devices and processes, through Lightning Fabric: from one core to many machines without a change of code."""
 
-import ctypes
 import os
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -123,16 +121,3 @@ def from_first(fabric: "Fabric", make: Callable[[], T]) -> T:
     if failure is not None:
         raise failure
     return cast(T, value)
-
-
-def keep_freed_memory() -> None:
-    """Ask the C library to keep the memory of a step for the next instead of giving it back to the system.
-
-    Each activation would otherwise be mapped and zeroed anew, a tenth or more of the time of a step on the CPU. Where
-    there is no such call, nothing happens.
-    """
-    trim_threshold, mmap_threshold = -1, -3  # the names of glibc's mallopt
-    with suppress(OSError, AttributeError):
-        library = ctypes.CDLL(None)
-        library.mallopt(mmap_threshold, 2**25)  # the largest that it takes
-        library.mallopt(trim_threshold, 2**30)

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from deepbdc._memory import keep_freed_memory
 from deepbdc.backbones.base import evaluating
 from deepbdc.data import benchmarks
 from deepbdc.data.benchmarks import SPLITS
@@ -23,7 +24,7 @@ from deepbdc.evaluation import evaluate
 from deepbdc.feature_bank import build_bank
 from deepbdc.methods import Method
 from deepbdc.training.batches import Batches, Images, Process
-from deepbdc.training.devices import DeviceOptions, keep_freed_memory, start
+from deepbdc.training.devices import DeviceOptions, start
 from deepbdc.training.loop import validation_shot
 from deepbdc.training.optimiser import build_optimiser
 from deepbdc.training.recipe import Evaluation, Optimisation, Recipe, Validation

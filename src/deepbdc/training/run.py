@@ -16,6 +16,7 @@ import torch
 
 from deepbdc import weight_files
 from deepbdc._files import write_text
+from deepbdc._memory import keep_freed_memory
 from deepbdc.data.dataset import Dataset
 from deepbdc.episodes import Episodes, sample_episodes
 from deepbdc.evaluation import EvaluationResult, evaluate
@@ -23,7 +24,7 @@ from deepbdc.feature_bank import build_bank
 from deepbdc.methods import Method
 from deepbdc.training import checkpoint
 from deepbdc.training.batches import Batches, Images
-from deepbdc.training.devices import DeviceOptions, from_first, keep_freed_memory, process_of, shard, start
+from deepbdc.training.devices import DeviceOptions, from_first, process_of, shard, start
 from deepbdc.training.log import FILE_NAME, NullLog, RunLog, draw_curve, truncate_log
 from deepbdc.training.loop import (
     CHECKPOINT_EVERY,
