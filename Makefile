@@ -14,7 +14,7 @@ help:
 	@echo "make demo      train and compare four few-shot methods on glyphs (demo/comparison.png)"
 	@echo "make test      all tests"
 	@echo "make lint      style and types"
-	@echo "make bench     speed and memory of the layer, of evaluations and of training (benchmarks/results/)"
+	@echo "make bench     speed and memory of the layer, of evaluations, of training and of own pictures (benchmarks/results/)"
 
 install: .venv/installed
 
@@ -37,6 +37,7 @@ bench: .venv/installed
 	@$(BIN)/python benchmarks/bdc_layer.py
 	@$(BIN)/python benchmarks/evaluation.py
 	@$(BIN)/python benchmarks/training.py
+	@$(BIN)/python benchmarks/own_images_speed.py
 
 clean:
 	rm -rf .venv demo

@@ -1,4 +1,4 @@
-"""`FewShotClassifier` on real pictures: BDC against average pooling, honest probabilities, "none of these", seconds.
+"""`FewShotClassifier` on real pictures: BDC against average pooling, honest probabilities, "none of these".
 
     python benchmarks/own_images.py --data FOLDER [--episodes 2000] [--quick]
 
@@ -9,7 +9,6 @@ paired. Needs the packages of '.[test]'. Writes what it prints to benchmarks/res
 
 import argparse
 import platform
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import multiclass_calibration_error
 
 from deepbdc import FewShotClassifier, load_dataset
 from deepbdc.classifiers import create_classifier
@@ -36,32 +34,7 @@ RESULTS = Path(__file__).parent / "results" / "own_images.txt"
 SHOTS = (1, 5)
 UNLABELLED = 500
 MOST_ERROR = 0.1
-MOST_SECONDS = 3.0
 C = 10.0
-
-# What a person waits for, in a process of its own: nothing is warm.
-SECONDS = """
-import time
-start = time.perf_counter()
-import numpy as np
-from deepbdc import FewShotClassifier
-imported = time.perf_counter()
-random = np.random.default_rng(0)
-pictures = [random.integers(0, 256, (480, 640, 3), dtype=np.uint8) for _ in range(26)]
-labels = [f"class {number % 5}" for number in range(25)]
-begin = time.perf_counter()
-classifier = FewShotClassifier()
-embedded = classifier.embed(pictures[:25])
-middle = time.perf_counter()
-classifier.fit(embedded, labels)
-learnt = time.perf_counter()
-classifier.predict(pictures[25:])
-end = time.perf_counter()
-for _ in range(10):
-    classifier.predict(pictures[25:])
-again = (time.perf_counter() - end) / 10
-print(imported - start, middle - begin, learnt - middle, end - learnt, again)
-"""
 
 
 def smaller(dataset: Dataset, per_class: int) -> Dataset:
@@ -152,7 +125,7 @@ def honesty(name: str, maps: FeatureBank, test: Dataset, count: int) -> list[str
         f"{name}: probabilities and 'none of these' of FewShotClassifier, {count} tasks each",
         f"  {'':16}{'accuracy':>9}{'mean prob.':>11}{'ECE':>7}            known kept   others rejected",
     ]
-    for way, shot in ((2, 1), (5, 1), (10, 1), (2, 5), (5, 5), (10, 5)):
+    for way, shot in ((2, 1), (5, 1), (10, 1), (17, 1), (2, 5), (5, 5), (10, 5), (17, 5)):
         episodes = sample_episodes(test, way + 3, shot, 5, count, 1)
         lines.append(f"  {way:>2}-way {shot}-shot  " + honesty_row(images, episodes, way))
     return lines
@@ -160,6 +133,8 @@ def honesty(name: str, maps: FeatureBank, test: Dataset, count: int) -> list[str
 
 def honesty_row(images: list[EmbeddedImage], episodes: Episodes, way: int) -> str:
     """One kind of task: the last three classes of each episode are not taught, only asked."""
+    from torchmetrics.functional.classification import multiclass_calibration_error  # after deepbdc: torchvision
+
     probabilities, true, sureness, known = [], [], [], []
     for episode in episodes:
         taught = episode.support_labels < way
@@ -183,23 +158,6 @@ def honesty_row(images: list[EmbeddedImage], episodes: Episodes, way: int) -> st
     )
 
 
-def seconds() -> list[str]:
-    """A first fit on 5×5 pictures of 640×480 and a prediction, in a new process, the median of five."""
-    runs = []
-    for _ in range(5):
-        output = subprocess.run([sys.executable, "-c", SECONDS], capture_output=True, text=True, check=True).stdout
-        runs.append([float(number) for number in output.split()])
-    imported, embedding, learning, predicting, again = np.median(np.array(runs), axis=0)
-    whole = embedding + learning + predicting
-    return [
-        "Fit on 5×5 pictures of 640×480 and prediction of one more, new process, median of five:",
-        f"  {whole:.2f} s (limit {MOST_SECONDS:g} s: {verdict(whole < MOST_SECONDS)}), "
-        f"of which network and embedding {embedding:.2f} s, "
-        f"learning {learning:.2f} s, first prediction {predicting:.2f} s",
-        f"  besides: importing deepbdc and torch {imported:.2f} s; each further prediction {1000 * again:.0f} ms",
-    ]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
@@ -209,7 +167,7 @@ def main() -> None:
     given = parser.parse_args()
     episodes, tasks = (50, 10) if given.quick else (given.episodes, given.tasks)
     lines = [f"python benchmarks/own_images.py --data FOLDER --episodes {episodes} --tasks {tasks}"]
-    lines += [f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}", "", *seconds()]
+    lines += [f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"]
     print("\n".join(lines), flush=True)
     for name, test, val in splits(given.data, given.quick):
         embedding = find_embedding("efficientnet_lite0", None, None, "cpu")

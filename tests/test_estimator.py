@@ -245,6 +245,46 @@ class TestLearning:
         with pytest.raises(ValueError, match=message):
             FewShotClassifier(**settings).fit(EXAMPLES[:2], LABELS[:2])
 
+    def test_a_text_is_not_a_list_of_labels(self, embedded: list[EmbeddedImage]) -> None:
+        with pytest.raises(ValueError, match="the single text 'robin'"):
+            FewShotClassifier().fit(embedded[:5], "robin")
+        grown = FewShotClassifier().fit(embedded[:3], LABELS[:3]).partial_fit(embedded[4], "stripes")
+        assert grown.classes_.tolist() == ["circle", "stripes"]
+
+    def test_labels_of_numpy_and_of_python_may_be_mixed(self, embedded: list[EmbeddedImage]) -> None:
+        labels = [*np.array(LABELS[:4]), *LABELS[4:]]
+        assert len(FewShotClassifier().fit(embedded, labels).classes_) == 3
+        grown = (
+            FewShotClassifier().fit(embedded[:2], np.array([1, 2], dtype=np.uint8)).partial_fit(embedded[2:3], [300])
+        )
+        assert grown.classes_.tolist() == [1, 2, 300]
+
+    def test_contradictions_count_once_for_each_label(self, embedded: list[EmbeddedImage]) -> None:
+        one = embedded[0]
+        with pytest.warns(UserWarning, match="same picture"):
+            fitted = FewShotClassifier().fit([one, one, one, embedded[1]], ["a", "b", "b", "b"])
+        with pytest.warns(UserWarning, match="same picture"):
+            plain = FewShotClassifier().fit([one, one, embedded[1]], ["a", "b", "b"])
+        assert np.allclose(fitted.predict_proba(NEW), plain.predict_proba(NEW))
+
+    def test_softmax_with_single_examples(self, embedded: list[EmbeddedImage]) -> None:
+        fitted = FewShotClassifier(classifier="softmax").fit(embedded[::3], LABELS[::3])
+        assert fitted.score(NEW, NEW_LABELS) > 0.6
+
+    def test_extremely_long_pictures(self, fitted: FewShotClassifier) -> None:
+        """They are neither enlarged to gigabytes, nor do they stop the others."""
+        for size in ((1, 60_000), (60_000, 1), (3, 20_000)):
+            assert len(fitted.predict([Image.new("RGB", size, "red")])) == 1
+            assert fitted.explain(Image.new("RGB", size, "red")).heat.any()
+
+    def test_reading_pictures_leaves_warning_filters_alone(self, tmp_path: Path, fitted: FewShotClassifier) -> None:
+        files = [save(tmp_path / f"{number}.png", "circle", number) for number in range(30)]
+        fitted.predict(files[:1])
+        before = list(warnings.filters)
+        for _ in range(3):
+            fitted.predict(files)
+        assert warnings.filters == before
+
     def test_pictures_of_another_network_are_refused(self, embedded: list[EmbeddedImage]) -> None:
         with pytest.raises(ValueError, match="image 0 was embedded by another network"):
             FewShotClassifier(size=96).fit(embedded, LABELS)
@@ -260,6 +300,10 @@ class TestScikitLearn:
         assert cross_val_score(FewShotClassifier(), embedded, LABELS, cv=3).mean() > 0.8
         search = GridSearchCV(FewShotClassifier(), {"C": [0.1, 10.0]}, cv=3).fit(embedded, LABELS)
         assert search.predict(NEW).tolist() == NEW_LABELS
+
+    def test_embedded_pictures_serve_for_any_pooling(self, embedded: list[EmbeddedImage]) -> None:
+        search = GridSearchCV(FewShotClassifier(), {"pool": ["bdc", "average"]}, cv=3).fit(embedded, LABELS)
+        assert search.cv_results_["mean_test_score"].min() > 0.6
 
     def test_arrays_in_cross_validation(self) -> None:
         arrays = np.stack([np.asarray(image) for image in EXAMPLES])
@@ -301,6 +345,24 @@ class TestNetworks:
         fresh = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5, stride=4), torch.nn.ReLU())
         again = FewShotClassifier.load(tmp_path / "own.safetensors", backbone=fresh)
         assert np.allclose(again.predict_proba(NEW), fitted.predict_proba(NEW))
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+    def test_a_network_of_ones_own_stays_as_it_is(self, dtype: torch.dtype) -> None:
+        network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5, stride=4), torch.nn.BatchNorm2d(8)).to(dtype)
+        fitted = FewShotClassifier(backbone=network, size=64).fit(EXAMPLES, LABELS)
+        assert network.training
+        assert network[1].num_batches_tracked == 0
+        assert next(network.parameters()).dtype == dtype
+        assert fitted.predict(NEW).shape == (6,)
+        embedded = fitted.embed(NEW)
+        with torch.no_grad():
+            network[0].weight.neg_()
+        with pytest.raises(ValueError, match="by another network"):
+            fitted.predict(embedded)
+
+    def test_a_network_without_weights(self) -> None:
+        with pytest.raises(ValueError, match="load them first"):
+            FewShotClassifier(backbone=torch.nn.Conv2d(3, 8, 5, device="meta")).fit(EXAMPLES[:2], LABELS[:2])
 
     def test_a_network_without_a_map_is_explained(self) -> None:
         flat = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten())
@@ -365,6 +427,13 @@ class TestFiles:
         again = FewShotClassifier.load(fitted.to_bytes())
         assert again.classes_.tolist() == fitted.classes_.tolist()
         assert again.classes_.dtype == fitted.classes_.dtype
+
+    def test_the_file_holds_the_settings_of_the_fit(self, embedded: list[EmbeddedImage]) -> None:
+        fitted = FewShotClassifier(C=np.int64(7), device=torch.device("cpu"), batch_size=np.int64(4))
+        fitted.fit(embedded, LABELS).set_params(size=224, C=3.0)
+        again = FewShotClassifier.load(fitted.to_bytes())
+        assert (again.size, again.C, again.batch_size) == (None, 7, 4)
+        assert np.array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))
 
     def test_the_header_is_plain_json(self, fitted: FewShotClassifier) -> None:
         content = fitted.to_bytes()

@@ -184,3 +184,16 @@ def test_inside_follows_links(tmp_path: Path) -> None:
     assert is_inside(tmp_path / "link" / "new", tmp_path / "photos")
     assert is_inside(tmp_path / "photos", tmp_path / "photos")
     assert not is_inside(tmp_path / "photos2", tmp_path / "photos")
+
+
+def test_of_a_picture_and_links_to_it_the_picture_is_taken(tmp_path: Path) -> None:
+    real, folder = tmp_path / "z.png", tmp_path / "elsewhere"
+    real.touch()
+    folder.mkdir()
+    (folder / "b.png").touch()
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.png").symlink_to(real)
+    (tmp_path / "photos" / "linked").symlink_to(folder)
+    found = find_pictures([tmp_path / "photos", real])
+    assert found.pictures == [real]
+    assert found.links == 2

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from torch import Tensor, nn
 
 from deepbdc import weight_files
 from deepbdc.backbones.base import evaluating
@@ -129,11 +130,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self.fit(images, labels)
         images, labels = _labelled(images, labels)
         new = self._embedded(images, self.embedding_)
-        together = np.concatenate([self.example_labels_, labels])
-        if together.dtype.kind != self.example_labels_.dtype.kind or together.dtype.kind != labels.dtype.kind:
+        kinds = [array.dtype.kind.replace("u", "i") for array in (self.example_labels_, labels)]
+        if kinds[0] != kinds[1]:
             raise ValueError(
                 f"labels were {self.example_labels_.dtype} before and are {labels.dtype} now: give all of one type"
             )
+        together = np.concatenate([self.example_labels_, labels])
         self._learn(self.embedding_, [*self.examples_, *new], together, self.mean_)
         return self
 
@@ -142,14 +144,19 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return networks.find_embedding(self.backbone, self.pool, self.size, self.device)
 
     def _learn(
-        self, embedding: Embedding, examples: list[EmbeddedImage], labels: NDArray[Any], mean: Tensor | None
+        self,
+        embedding: Embedding,
+        examples: list[EmbeddedImage],
+        labels: NDArray[Any],
+        mean: Tensor | None,
+        say: bool = True,
     ) -> None:
         """Everything that depends on the examples. Attributes are set at the end, so that an error changes nothing."""
         classifier = self._classifier()
         classes, numbers = np.unique(labels, return_inverse=True)
         representations = self._raw_representations(embedding, _stacked(examples))
         representations = representations if mean is None else representations - mean
-        chosen = _distinct(examples, labels)
+        chosen = _distinct(examples, labels, say)
         support, targets, way = representations[chosen], torch.from_numpy(numbers[chosen]), len(classes)
         rule = classifier.rule(support.unsqueeze(0), targets.to(support.device).unsqueeze(0), way)
         self.confidence_ = learn_confidence(classifier, support.cpu(), targets, way)
@@ -158,6 +165,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.embedding_, self.mean_ = embedding, mean
         self.examples_, self.example_labels_, self.classes_ = examples, labels, classes
         self.representations_ = representations
+        self._settings = {name: _plain(getattr(self, name)) for name in _SETTINGS}
 
     def _classifier(self) -> Any:
         if self.classifier == "logistic":
@@ -166,6 +174,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return create_classifier("prototype", similarity="cosine")
         if self.classifier == "svm":
             raise ValueError("an SVM votes and gives no probabilities: take logistic, prototype or softmax")
+        if self.classifier == "softmax":
+            return create_classifier("softmax", normalize=True)
         return create_classifier(self.classifier)
 
     # ---- answering
@@ -286,8 +296,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @torch.no_grad()
     def _raw_representations(self, embedding: Embedding, maps: Tensor) -> Tensor:
         device = next(embedding.parameters(), torch.zeros(())).device
-        parts = [embedding.represent(part.to(device)).flatten(1) for part in maps.split(self.batch_size)]
-        return torch.cat(parts)
+        with evaluating(embedding):
+            return torch.cat(
+                [embedding.represent(part.to(device)).flatten(1) for part in maps.split(int(self.batch_size))]
+            )
 
     @staticmethod
     def _cosines(one: Tensor, other: Tensor) -> Tensor:
@@ -312,11 +324,15 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     raise ValueError(f"{image.name} was embedded by another network or setting: embed it again")
                 return image
             picture = pictures.decode(image, position, size)
-            return transform(picture), pictures.thumbnail(picture) if thumbnails else b""
+            try:
+                return transform(picture), pictures.thumbnail(picture) if thumbnails else b""
+            except Exception as error:  # of a picture that is odd in a way nobody thought of
+                name = pictures.name_of(image, position)
+                raise BadImage(f"{name}: {picture.width}×{picture.height} pixels cannot be used ({error})") from error
 
         with ThreadPoolExecutor(max_workers=4) as pool:
             waiting: list[list[tuple[str, Future[Any]]]] = []
-            starts = pictures.batches(images, self.batch_size)
+            starts = pictures.batches(images, int(self.batch_size))
             while True:
                 started = next(starts, None)
                 if started is not None:
@@ -356,7 +372,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         preprocessing = asdict(self.embedding_.preprocessing)
         header = {
             "kind": _KIND,
-            "settings": {name: getattr(self, name) for name in _SETTINGS},
+            "settings": self._settings,
             "embedding": {**self.embedding_.description, "preprocessing": preprocessing},
             "labels": self.example_labels_.tolist(),
             "label_type": kind,
@@ -400,9 +416,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ]
         labels = np.array([_LABEL_TYPES[header["label_type"]](label) for label in header["labels"]])
         mean = tensors.get("mean")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the examples: they were said at the fit
-            loaded._learn(embedding, examples, labels, None if mean is None else mean.to(device))
+        # What there is to say about the examples was said at the fit.
+        loaded._learn(embedding, examples, labels, None if mean is None else mean.to(device), say=False)
         return loaded
 
     def to_onnx(self, path: str | Path) -> None:
@@ -427,12 +442,15 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def fingerprint(embedding: Embedding) -> str:
-    """Says whether two embeddings give the same features; found once for each."""
-    known = getattr(embedding, "_fingerprint", None)
-    if known is None:
-        known = weights_fingerprint(embedding)
-        embedding._fingerprint = known  # type: ignore[assignment]
-    return str(known)
+    """Says whether two embeddings give the same maps; found anew only when a weight has changed."""
+    reduction = getattr(embedding.pool, "reduction", nn.Identity())
+    makers = nn.ModuleDict({"backbone": embedding.backbone, "reduction": reduction})
+    state = [(value.data_ptr(), value._version) for value in makers.state_dict().values()]
+    known: Any = getattr(embedding, "_fingerprint", None)
+    if known is None or known[0] != state:
+        known = state, f"{weights_fingerprint(makers)} {embedding.preprocessing}"
+        embedding._fingerprint = known
+    return str(known[1])
 
 
 def _labelled(images: Any, labels: Any) -> tuple[Sequence[ImageLike], NDArray[Any]]:
@@ -441,13 +459,17 @@ def _labelled(images: Any, labels: Any) -> tuple[Sequence[ImageLike], NDArray[An
         if not isinstance(images, (str, Path)):
             raise ValueError("labels are missing: give the class of each picture, or a folder with a folder per class")
         images, labels = pictures.folder_examples(images)
-    images, labels = pictures.as_list(images), list(labels)
+    images = pictures.as_list(images)
+    labels = [labels] if isinstance(labels, str) and len(images) == 1 else labels
+    if isinstance(labels, str):
+        raise ValueError(f"labels must be one for each picture, got the single text {labels!r}")
+    labels = list(labels)
     if len(images) != len(labels):
         raise ValueError(f"every picture needs one label: there are {len(images)} pictures and {len(labels)} labels")
     if not labels:
         raise ValueError("there is nothing to learn from: give at least one picture")
     array = np.array(labels)
-    kinds = {"number" if isinstance(label, (int, float, np.number)) else type(label).__name__ for label in labels}
+    kinds = {_kind(label) for label in labels}
     if array.ndim != 1 or array.dtype.kind not in "UiufbO" or len(kinds) > 1 or any(label is None for label in labels):
         raise ValueError(f"labels must be all strings or all numbers, got {', '.join(sorted(kinds))}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -455,6 +477,13 @@ def _labelled(images: Any, labels: Any) -> tuple[Sequence[ImageLike], NDArray[An
     if NONE_OF_THESE in labels:
         raise ValueError(f"no class may be called {NONE_OF_THESE!r}: it is the answer for pictures of no class")
     return images, array
+
+
+def _kind(label: Any) -> str:
+    """What is to be the same for all labels."""
+    if isinstance(label, (int, float, np.number)):
+        return "number"
+    return "text" if isinstance(label, str) else type(label).__name__
 
 
 def _found(images: Any) -> Sequence[ImageLike]:
@@ -466,24 +495,24 @@ def _found(images: Any) -> Sequence[ImageLike]:
     return pictures.as_list(images)
 
 
-def _distinct(examples: Sequence[EmbeddedImage], labels: NDArray[Any]) -> list[int]:
-    """The first of equal pictures of one class; what is equal is said."""
-    seen: dict[bytes, int] = {}
-    chosen = []
-    for index, example in enumerate(examples):
-        first = seen.setdefault(example.thumbnail, index)
-        if first == index:
-            chosen.append(index)
-        elif labels[first] == labels[index]:
-            warnings.warn(f"{example.name} is the same picture as {examples[first].name}: it counts once", stacklevel=4)
-        else:
-            chosen.append(index)
-            warnings.warn(
-                f"{example.name} is the same picture as {examples[first].name}, but one is labelled {labels[index]!s} "
-                f"and the other {labels[first]!s}",
-                stacklevel=4,
+def _distinct(examples: Sequence[EmbeddedImage], labels: NDArray[Any], say: bool) -> list[int]:
+    """The first of equal pictures of one class; with ``say``, a warning tells what is equal."""
+    first_in_class: dict[tuple[bytes, Any], int] = {}
+    first: dict[bytes, int] = {}
+    notes = []
+    for index, (example, label) in enumerate(zip(examples, labels.tolist(), strict=True)):
+        twin = first_in_class.setdefault((example.thumbnail, label), index)
+        other = first.setdefault(example.thumbnail, index)
+        if twin != index:
+            notes.append(f"{example.name} is the same picture as {examples[twin].name}: it counts once")
+        elif other != index:
+            notes.append(
+                f"{example.name} is the same picture as {examples[other].name}, but one is labelled {label} "
+                f"and the other {labels[other]}"
             )
-    return chosen
+    for note in notes if say else []:
+        warnings.warn(note, stacklevel=4)
+    return sorted(first_in_class.values())
 
 
 def _collected(
@@ -521,10 +550,17 @@ def _through(
     return result
 
 
+def _plain(value: Any) -> Any:
+    """A setting as JSON can hold it."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, torch.device) else value
+
+
 def _stacked(images: Sequence[EmbeddedImage]) -> Tensor:
     return torch.stack([image.features for image in images])
 
 
-def _check_settings(batch_size: int) -> None:
-    if not isinstance(batch_size, int) or batch_size < 1:
+def _check_settings(batch_size: Any) -> None:
+    if not isinstance(batch_size, Integral) or batch_size < 1:
         raise ValueError(f"batch_size must be a positive whole number, got {batch_size!r}")

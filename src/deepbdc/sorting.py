@@ -30,29 +30,43 @@ class Found:
     pictures: list[Path]
     others: int
     """How many files are left out because they do not end like a picture."""
+    links: int = 0
+    """How many links are left out: to pictures that are found anyway, or to folders."""
 
 
 def find_pictures(places: Iterable[str | Path]) -> Found:
     """The files named, and all pictures in the folders named and in the folders within, each once, sorted by folder.
 
-    In folders, hidden files and folders, and files that do not end like a picture, are left out.
+    In folders, hidden files and folders, files that do not end like a picture, and links to folders are left out. Of a
+    picture and links to it, the picture itself is taken.
     """
     pictures: dict[Path, Path] = {}
-    others = 0
+    others = links = 0
     for place in map(Path, places):
         if not place.exists():
             raise FileNotFoundError(not_there(place))
         for file in _walk(place) if place.is_dir() else [place]:
-            if place.is_dir() and not is_picture(file):
+            if file.is_dir():
+                links += 1
+            elif place.is_dir() and not is_picture(file):
                 others += 1
             else:
-                pictures.setdefault(file.resolve(), file)
-    return Found(list(pictures.values()), others)
+                links += _add(pictures, file)
+    return Found(list(pictures.values()), others, links)
+
+
+def _add(pictures: dict[Path, Path], file: Path) -> bool:
+    """Add a file; whether a link was left out for it, or is left out."""
+    known = pictures.setdefault(file.resolve(), file)
+    if known.is_symlink() and not file.is_symlink():
+        pictures[file.resolve()] = file
+    return known != file and (known.is_symlink() or file.is_symlink())
 
 
 def _walk(folder: Path) -> Iterator[Path]:
     for parent, folders, files in os.walk(folder, onerror=_refused):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(parent, name) for name in folders if Path(parent, name).is_symlink())
         yield from (Path(parent, name) for name in sorted(files) if not name.startswith("."))
 
 

@@ -130,11 +130,12 @@ def test_from_the_empty_page_to_the_saved_classifier(open_page: Open, tmp_path: 
     nearest = card(page, "stripes 7.png").locator(".near-list img")
     expect(nearest.first).to_have_attribute("alt", "An example of stripes")
 
-    # The heat map lies over the picture.
-    card(page, "disc 8.png").get_by_role("button", name="Heat map").click()
+    # The heat map lies over the picture at once, and can be taken away.
     heat = card(page, "disc 8.png").locator(".heat")
     expect(heat).to_be_visible()
     page.wait_for_function("element => element.naturalWidth > 0", arg=heat.element_handle())
+    card(page, "disc 8.png").get_by_role("button", name="Heat map").click()
+    expect(heat).to_be_hidden()
 
     # A mistake is corrected with the mouse, and it learns.
     add_class(page, "cross")

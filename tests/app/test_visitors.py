@@ -4,7 +4,7 @@ import pytest
 
 from deepbdc import FewShotClassifier
 from deepbdc.app.limits import Limits
-from deepbdc.app.visitor import Visitor
+from deepbdc.app.visitor import Visitor, distinct_names
 from deepbdc.app.visitors import Visitors
 from tests.app.drawing import picture
 
@@ -89,3 +89,17 @@ def test_a_visitor_begins_with_the_examples_of_the_server(template: FewShotClass
     visitor.start_over()
     assert list(visitor.classes.values()) == ["disc"]
     assert len(visitor.pictures) == 1
+
+
+def test_names_of_classes_become_distinct_and_short() -> None:
+    long = "a" * 50
+    names = distinct_names(["Apple", "apple", f"{long} one", f"{long} two", "none of these", ""], most=50)
+    assert list(names.values()) == ["Apple", "apple (2)", long, f"{'a' * 44} (2)", "none of these (2)", "class"]
+
+
+def test_examples_whose_classes_differ_in_case_only(template: FewShotClassifier) -> None:
+    images = template.embed([picture("disc", 0), picture("stripes", 0)])
+    visitor = Visitor(template, Limits(), list(zip(images, ["Apple", "apple"], strict=True)))
+    assert list(visitor.classes.values()) == ["Apple", "apple (2)"]
+    visitor.replace(list(zip(images, ["pear", "Pear"], strict=True)))
+    assert list(visitor.classes.values()) == ["pear", "Pear (2)"]

@@ -10,6 +10,7 @@ from deepbdc.data.transforms import (
     BatchTrainTransform,
     colour_jitter,
     crop_and_resize,
+    middle_part,
     normalise,
     train_transform,
 )
@@ -99,3 +100,15 @@ def test_jitter_is_torchvisions() -> None:
 def test_normalise() -> None:
     grey = torch.tensor(SMALL.mean)[None, :, None, None].expand(2, 3, 4, 4)
     assert normalise(grey, SMALL).abs().max() < 1e-6
+
+
+def test_only_extremely_long_pictures_are_cut_before_the_crop() -> None:
+    usual = Image.new("RGB", (400, 100))
+    assert middle_part(usual) is usual
+    assert middle_part(Image.new("RGB", (1000, 100))).size == (400, 100)
+    random = np.random.default_rng(0)
+    long = Image.fromarray(random.integers(0, 256, (20, 900, 3), dtype=np.uint8))
+    preprocessing = Preprocessing(input_size=32, resize=40)
+    whole = long.resize((1800, 40), Image.Resampling.BILINEAR).crop((884, 4, 916, 36))
+    expected = normalise(torch.from_numpy(np.asarray(whole).copy()).permute(2, 0, 1)[None].float() / 255, preprocessing)
+    assert torch.allclose(make_test_transform(preprocessing)(long), expected[0], atol=0.02)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from deepbdc.app.visitor import Result
+from deepbdc.report.classification import defused
 
 
 def to_csv(results: Sequence[Result]) -> str:
@@ -13,11 +14,11 @@ def to_csv(results: Sequence[Result]) -> str:
     names = sorted({name for result in results for name in result.probabilities or {}})
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["picture", "answer", "answered by", *(_defused(f"probability of {name}") for name in names)])
+    writer.writerow(["picture", "answer", "answered by", *(defused(f"probability of {name}") for name in names)])
     for result in results:
         known = result.probabilities or {}
         values = [f"{known[name]:.4f}" if name in known else "" for name in names]
-        writer.writerow([_defused(result.name), _defused(result.answer), _author(result), *values])
+        writer.writerow([defused(result.name), defused(result.answer), _author(result), *values])
     return text.getvalue()
 
 
@@ -37,8 +38,3 @@ def to_json(results: Sequence[Result]) -> str:
 
 def _author(result: Result) -> str:
     return "person" if result.probabilities is None else "classifier"
-
-
-def _defused(cell: str) -> str:
-    """A cell that a spreadsheet shows and never computes: file names come from anywhere."""
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

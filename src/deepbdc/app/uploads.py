@@ -32,7 +32,11 @@ def title_of(name: str) -> str:
 
 def embed(classifier: FewShotClassifier, content: bytes, name: str, limits: Limits) -> EmbeddedImage:
     """Decode the content of a picture file and send it through the network."""
-    (embedded,) = classifier.embed([decode(content, name, limits)])
+    picture = decode(content, name, limits)
+    try:
+        (embedded,) = classifier.embed([picture])
+    except BadImage as error:
+        raise Refused(f"{name}: {picture.width}×{picture.height} pixels cannot be used.", status=422) from error
     return replace(embedded, name=name)
 
 
@@ -79,7 +83,7 @@ def saved_examples(network: Network, content: bytes, limits: Limits) -> Examples
         pairs = zip(loaded.examples_, loaded.example_labels_.tolist(), strict=True)
         if any(example.network != network.fingerprint for example in loaded.examples_):
             raise Refused(_OTHER_NETWORK, status=422)
-        return [(_checked(example, limits), tidy_name(str(label), limits.name_length)) for example, label in pairs]
+        return [(_checked(example, limits), str(label)) for example, label in pairs]
     except Refused:
         raise
     except Exception as error:  # a file that somebody made up can be wrong in any way

@@ -45,6 +45,18 @@ def tidy_name(name: str, most: int) -> str:
     return " ".join(seen.split())[:most].strip()
 
 
+def distinct_names(names: Sequence[str], most: int) -> dict[str, str]:
+    """A tidied name for each, such that no two are the same, even where big and small letters are."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        taken = {other.casefold() for other in [*found.values(), NONE_OF_THESE]}
+        short = tidy_name(name, most - len(" (999)")) or "class"
+        whole = tidy_name(name, most) or "class"
+        candidates = (whole, *(f"{short} ({number})" for number in range(2, 1000)))
+        found[name] = next(candidate for candidate in candidates if candidate.casefold() not in taken)
+    return found
+
+
 def like(template: FewShotClassifier) -> FewShotClassifier:
     """A new classifier with the same settings, which shares the network: scikit-learn's clone would copy it."""
     return FewShotClassifier(**template.get_params(deep=False))
@@ -200,9 +212,10 @@ class Visitor:
 
     def _add_examples(self, examples: Examples) -> None:
         touched, ids = self.touched, {}
+        names = distinct_names([name for _, name in examples], self._limits.name_length)
         for image, name in examples:
             if name not in ids:
-                ids[name] = self.add_class(name)
+                ids[name] = self.add_class(names[name])
             self.add_picture(image, ids[name])
         self.touched = touched
 

@@ -1,6 +1,7 @@
 """EfficientNet-Lite0 with weights from ImageNet, which come with the installation: a backbone that knows something."""
 
 import hashlib
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,6 +19,7 @@ BLOCKS = (1, 2, 2, 3, 3, 4, 1)  # in each stage
 PREPROCESSING = Preprocessing(input_size=160, resize=160, mean=(0.498,) * 3, std=(0.502,) * 3, interpolation="bicubic")
 
 _OUTSIDE = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+_HEAD = ("conv_head.", "bn2.", "classifier.")
 _IN_BLOCK = {
     "_expand_conv": "conv_pw",
     "_bn0": "bn1",
@@ -51,12 +53,16 @@ def efficientnet_lite0(pretrained: bool = True) -> Backbone:
     """
     import timm
 
-    network = timm.create_model("tf_efficientnet_lite0", features_only=True, out_indices=(-1,))
+    # Without memory for weights that would be drawn only to be replaced.
+    with torch.device("meta") if pretrained else nullcontext():
+        network = timm.create_model("tf_efficientnet_lite0", features_only=True, out_indices=(-1,))
     if pretrained:
-        whole = timm.create_model("tf_efficientnet_lite0")
-        whole.load_state_dict(imagenet_weights())  # strict: no key is missing, none is left
-        own = set(network.state_dict())
-        network.load_state_dict({name: value for name, value in whole.state_dict().items() if name in own})
+        weights = imagenet_weights()
+        left = [name for name in weights if not name.startswith(_HEAD) and name not in network.state_dict()]
+        if left:
+            raise ValueError(f"{PACKAGE} has weights for which there is no place: {', '.join(left[:3])}")
+        kept = {name: value for name, value in weights.items() if not name.startswith(_HEAD)}
+        network.load_state_dict(kept, assign=True)  # strict: none is missing
     return EfficientNetLite0(network)
 
 

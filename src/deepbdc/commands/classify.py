@@ -160,6 +160,8 @@ def _pictures(places: Sequence[Path], source: Examples) -> list[Path]:
         note(f"{left_out:,} of the pictures are examples in {source.path}, and left out")
     if found.others:
         note(f"{found.others:,} files do not end like a picture, and are left out")
+    if found.links:
+        note(f"{found.links:,} links to folders, or to pictures that are there anyway, are left out")
     return files
 
 

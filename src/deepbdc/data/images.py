@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,9 @@ import numpy as np
 if TYPE_CHECKING:
     from PIL import Image
 
-IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})
+IMAGE_SUFFIXES = frozenset(
+    {".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
 MOST_PIXELS = 100_000_000
 
 
@@ -33,15 +36,14 @@ def load_image(
     name = title or ("image bytes" if isinstance(source, bytes) else str(source))
     opened = io.BytesIO(source) if isinstance(source, bytes) else source
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is below
-            with Image.open(opened) as image:
-                if image.width * image.height > most_pixels:
-                    size = f"{image.width}×{image.height}"
-                    raise BadImage(f"{name}: refused, {size} pixels are more than the limit of {most_pixels:,}")
-                if at_least is not None and image.format == "JPEG":
-                    image.draft(None, (2 * at_least, 2 * at_least))
-                return to_rgb(ImageOps.exif_transpose(image))
+        _no_warnings_of_size()
+        with Image.open(opened) as image:
+            if image.width * image.height > most_pixels:
+                size = f"{image.width}×{image.height}"
+                raise BadImage(f"{name}: refused, {size} pixels are more than the limit of {most_pixels:,}")
+            if at_least is not None and image.format == "JPEG":
+                image.draft(None, (2 * at_least, 2 * at_least))
+            return to_rgb(ImageOps.exif_transpose(image))
     except FileNotFoundError:
         raise
     except BadImage:
@@ -52,6 +54,14 @@ def load_image(
         raise BadImage(f"{name}: not a readable image (of no known format)") from error
     except Exception as error:  # decoders raise nearly anything on damaged files
         raise BadImage(f"{name}: not a readable image ({error})") from error
+
+
+@cache
+def _no_warnings_of_size() -> None:
+    """Pillow warns above a limit of its own; ours is in its place. Once, as filters are not safe in threads."""
+    from PIL import Image
+
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 def to_rgb(image: "Image.Image") -> "Image.Image":

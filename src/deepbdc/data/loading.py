@@ -279,7 +279,10 @@ def class_folders(path: Path) -> dict[str, list[Path]]:
         raise ValueError(f"{path} has no folder for each class{hint}")
     empty = [name for name, files in found.items() if not files]
     if empty:
-        raise ValueError(f"{path} has class folders without pictures: {', '.join(empty[:5])}")
+        endings = sorted({file.suffix.lower() for name in empty for file in (path / name).iterdir() if file.suffix})
+        others = f"; what is in them ends in {', '.join(endings[:5])}" if endings else ""
+        hint = ", which must be converted to JPEG first" if ".heic" in endings else ""
+        raise ValueError(f"{path} has class folders without pictures: {', '.join(empty[:5])}{others}{hint}")
     return found
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ImageTransform = Callable[["Image.Image"], Tensor]
 JITTER = 0.4
+LONGEST = 4  # the longer side of a picture, in shorter ones, of which the centre is cropped
 SHIFTED = 8  # the part of the side by which a picture may be shifted
 Augmentation = Literal["paper", "crop_flip"]
 
@@ -28,12 +29,24 @@ def test_transform(preprocessing: Preprocessing) -> ImageTransform:
         ImageTransform,
         v2.Compose(
             [
+                *([] if preprocessing.squash else [v2.Lambda(middle_part)]),
                 v2.Resize(_resized(preprocessing), interpolation=InterpolationMode(preprocessing.interpolation)),
                 v2.CenterCrop(preprocessing.input_size),
                 *_to_tensor(preprocessing),
             ]
         ),
     )
+
+
+def middle_part(picture: "Image.Image") -> "Image.Image":
+    """The middle of a picture that is extremely long: its ends would be cropped, but only after they were enlarged."""
+    width, height = picture.size
+    most = LONGEST * min(width, height)
+    if max(width, height) <= most:
+        return picture
+    wide, tall = min(width, most), min(height, most)
+    left, top = (width - wide) // 2, (height - tall) // 2
+    return picture.crop((left, top, left + wide, top + tall))
 
 
 def train_transform(preprocessing: Preprocessing, augmentation: Augmentation = "paper") -> ImageTransform:

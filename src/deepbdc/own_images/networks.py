@@ -32,15 +32,16 @@ class OwnBackbone(Backbone):
         self.network = network
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images ``(n, 3, h, w)`` to features."""
-        features: Tensor = self.network(images)
-        return features
+        """Map images ``(n, 3, h, w)`` to features, in the precision of the network."""
+        features: Tensor = self.network(images.to(_first(self.network).dtype))
+        return features.float()
 
 
 def find_embedding(backbone: Any, pool: str | None, size: int | None, device: str) -> Embedding:
     """The embedding that the settings of a `FewShotClassifier` mean, in evaluation mode.
 
-    One that is given by its name, or as a run, is made once and shared.
+    One that is given by its name, or as a run, is made once and shared. A person's own network is left where it is, and
+    as it is.
     """
     if pool is not None and pool not in POOLS:
         raise ValueError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
@@ -53,10 +54,7 @@ def find_embedding(backbone: Any, pool: str | None, size: int | None, device: st
     elif isinstance(backbone, Embedding):
         embedding = backbone
     elif isinstance(backbone, nn.Module):
-        own = backbone if isinstance(backbone, Backbone) else OwnBackbone(backbone, size)
-        embedding = Embedding(own, _pool(pool or "bdc", own), resized(own.preprocessing, size))
-        embedding.description = {"kind": "own", "pool": pool}
-        return _on(embedding, device)
+        return _own_embedding(backbone, pool, size)
     else:
         raise TypeError(
             "backbone must be a name, a trained run, or a network that gives feature maps, "
@@ -64,7 +62,7 @@ def find_embedding(backbone: Any, pool: str | None, size: int | None, device: st
         )
     if pool is not None or size is not None:
         raise ValueError("a trained embedding has its own pooling and size: leave out pool and size")
-    return _on(embedding, device)
+    return embedding
 
 
 def embedding_from(description: _Description, backbone: Any, device: str) -> Embedding:
@@ -92,6 +90,14 @@ def embedding_from(description: _Description, backbone: Any, device: str) -> Emb
     return _on(embedding, device)
 
 
+def _own_embedding(network: nn.Module, pool: str | None, size: int | None) -> Embedding:
+    own = OwnBackbone(network, size)
+    pooling = _pool(pool or "bdc", own).to(_first(network).device)
+    embedding = Embedding(own, pooling, resized(own.preprocessing, size))
+    embedding.description = {"kind": "own", "pool": pool}
+    return embedding
+
+
 @lru_cache(maxsize=4)
 def _named_embedding(name: str, pool: str, size: int | None, device: str) -> Embedding:
     if not name.startswith(_TIMM) and name in list_backbones() and name != DEFAULT_BACKBONE:
@@ -113,7 +119,7 @@ def _run_embedding(path: Path, age: int, device: str) -> Embedding:
     run = load_run(path)
     embedding = run.method.embedding
     embedding.description = {"kind": "run", "recipe": run.recipe.as_dict()}
-    return embedding
+    return _on(embedding, device)
 
 
 def _age(path: Path) -> int:
@@ -134,9 +140,16 @@ def _on(embedding: Embedding, device: str) -> Embedding:
     return embedding.to(device).eval()
 
 
+def _first(network: nn.Module) -> Tensor:
+    """A parameter, to see the device and precision of a network by."""
+    return next(network.parameters(), torch.zeros(()))
+
+
 @torch.no_grad()
 def _channels(network: nn.Module, size: int) -> int:
-    like = next(network.parameters(), torch.zeros(()))
+    like = _first(network)
+    if like.is_meta:
+        raise ValueError("the backbone has no weights (it is on the device 'meta'): load them first")
     with evaluating(network):
         features = network(torch.zeros(1, 3, size, size, device=like.device, dtype=like.dtype))
     if not isinstance(features, Tensor) or features.dim() != 4:

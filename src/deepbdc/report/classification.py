@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,9 +92,16 @@ def write_csv(path: Path, classes: Sequence[str]) -> Iterator[Callable[[Answer],
 
         def add(answer: Answer) -> None:
             record = answer.record(classes)
-            writer.writerow([*(record[name] for name in named), *(answer.probabilities or [""] * len(classes))])
+            cells = (defused(record[name]) for name in named)
+            writer.writerow([*cells, *(answer.probabilities or [""] * len(classes))])
 
         yield add
+
+
+def defused(cell: Any) -> Any:
+    """A cell that a spreadsheet shows and never computes: names of files come from anywhere."""
+    dangerous = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{cell}" if dangerous else cell
 
 
 @contextmanager
@@ -198,6 +206,13 @@ class Tally:
     truth: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How often (folder, label) came, for pictures in folders named like a class."""
 
+    @cached_property
+    def _sorted(self) -> dict[str, str]:
+        """The class of each folder that --move-to makes: not every name can be that of a folder."""
+        from deepbdc.sorting import folder_names
+
+        return dict(zip(folder_names(self.classes), self.classes, strict=True))
+
     def add(self, answer: Answer) -> None:
         """Count one more answer."""
         if not answer.readable:
@@ -209,8 +224,11 @@ class Tally:
         if answer.problem is not None:
             self.unmoved.append(answer.problem)
         folder = Path(os.path.abspath(answer.file)).parent.name
-        if folder in self.classes or (self.reject and folder == NONE_OF_THESE):
-            self.truth[folder, answer.label] += 1
+        true = folder if folder in self.classes else self._sorted.get(folder)
+        if true is None and self.reject and folder == NONE_OF_THESE:
+            true = NONE_OF_THESE
+        if true is not None:
+            self.truth[true, answer.label] += 1
 
     @property
     def classified(self) -> int:

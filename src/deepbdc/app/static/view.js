@@ -163,8 +163,9 @@ const sight = new IntersectionObserver((entries) => {
 }, { rootMargin: "200px" });
 
 function renderEvidence(element, picture, state, names) {
-  element.evidence = { picture, state, names };
   const toggle = element.querySelector(".heat-toggle");
+  if (!element.evidence) toggle.setAttribute("aria-pressed", find("all-heat").getAttribute("aria-pressed"));
+  element.evidence = { picture, state, names };
   toggle.hidden = !picture.result;
   toggle.title = "Red speaks for the class, blue against it.";
   toggle.setAttribute("aria-label", `Heat map of ${picture.name}`);
