@@ -14,7 +14,7 @@ from deepbdc.classifiers import Classifier, create_classifier
 
 # The usual scale of scores, where there is nothing to hold out. It was fitted to tasks of the validation classes of
 # CIFAR-FS and Omniglot; benchmarks/own_images.py measures on their test classes how well it does.
-USUAL_SCALE, WAY_POWER, SHOT_POWER, COSINE_POWER = 5.0, -0.42, -0.38, -0.6
+USUAL_SCALE, FEW_CLASSES, SHOT_POWER, COSINE_POWER = 1.9, 1.3, -0.38, -0.6
 REFERENCE_C = 10.0
 """The classifier it is for: logistic regression with this C."""
 DEVIATION = 0.5
@@ -81,12 +81,8 @@ def usual_scale(examples: Tensor, labels: Tensor, way: int) -> float:
     unit = _normalised(examples)
     different = labels.unsqueeze(0) != labels.unsqueeze(1)
     cosine = float((unit @ unit.T)[different].mean().clamp(0.03, 1))
-    return (
-        USUAL_SCALE
-        * math.pow(way, WAY_POWER)
-        * math.pow(len(labels) / way, SHOT_POWER)
-        * math.pow(cosine, COSINE_POWER)
-    )
+    classes = 1 + FEW_CLASSES / (way - 1)
+    return USUAL_SCALE * classes * math.pow(len(labels) / way, SHOT_POWER) * math.pow(cosine, COSINE_POWER)
 
 
 def _margin(classifier: Classifier, examples: Tensor, labels: Tensor) -> float:
