@@ -47,8 +47,8 @@ def evaluate_model(
     backbones with random weights: a run has its own.
 
     Args:
-        model: A folder or .safetensors file of 'deepbdc train'; 'pixels' for raw pixels; or a backbone with random
-            weights (conv4, resnet12, ..., timm/NAME).
+        model: A folder or .safetensors file of 'deepbdc train'; 'pixels' for raw pixels; efficientnet_lite0,
+            trained on ImageNet; or a backbone with random weights (conv4, resnet12, ..., timm/NAME).
         data: A name of 'deepbdc data list', a folder train|val|test/CLASS/IMAGE, an .npz file; for a run also a folder
             that holds its benchmark (default: what the run was trained for; else glyphs).
         shot: Labelled images a class; give it several times for several columns (default: the recipe's; 1 and 5).

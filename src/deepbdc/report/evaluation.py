@@ -124,7 +124,8 @@ def table(request: EvaluationRequest, results: Sequence[EvaluationResult], train
     """Accuracies with 95 % intervals, a column for each number of shots."""
     if trained:
         return results_table(request.model, results, request.classifier or "its own")
-    model = request.model if request.model == "pixels" else f"{request.model} (untrained), {request.pool}"
+    weights = "trained on ImageNet" if request.model == "efficientnet_lite0" else "untrained"
+    model = request.model if request.model == "pixels" else f"{request.model} ({weights}), {request.pool}"
     return results_table(model, results, request.classifier or "prototype")
 
 
