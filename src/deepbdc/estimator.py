@@ -160,9 +160,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         chosen = _distinct(examples, labels, say)
         support, targets, way = representations[chosen], torch.from_numpy(numbers[chosen]), len(classes)
         rule = classifier.rule(support.unsqueeze(0), targets.to(support.device).unsqueeze(0), way)
-        self.confidence_ = learn_confidence(classifier, support.cpu(), targets, way)
-        self.rule_ = rule
-        self.directions_ = class_directions(support, targets.to(support.device), way)
+        confidence = learn_confidence(classifier, support.cpu(), targets, way)
+        directions = class_directions(support, targets.to(support.device), way)
+        self.rule_, self.confidence_, self.directions_ = rule, confidence, directions
         self.embedding_, self.mean_ = embedding, mean
         self.examples_, self.example_labels_, self.classes_ = examples, labels, classes
         self.representations_ = representations
