@@ -157,7 +157,7 @@ def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
 
 def _settings(recipe: "Recipe", shot: Sequence[int] | None, episodes: int | None, seed: int | None) -> dict[str, Any]:
     """Of the episodes: what was said, otherwise as in the first recipe."""
-    own = recipe.evaluation
+    own = recipe.evaluation_settings
     return {
         "shots": tuple(shot or own.shots),
         "episodes": own.episodes if episodes is None else episodes,

@@ -149,7 +149,7 @@ def _request_of_run(
     from deepbdc.report.evaluation import EvaluationRequest
 
     name_or_path, found = find_data(trained.recipe.data, trained.data if data is None else data)
-    own = asdict(trained.recipe.evaluation)
+    own = asdict(trained.recipe.evaluation_settings)
     place = root or (None if found is None else str(found))
     return EvaluationRequest(model, str(name_or_path), **own | settings), place
 

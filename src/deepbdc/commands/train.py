@@ -133,5 +133,6 @@ def _train(
     if result.results:
         console.print(results_table(name, result.results))
     else:
-        console.print("The data has no test classes, so that the model was not evaluated.")
+        alone = "The test classes were left alone, as the recipe says."
+        console.print(alone if recipe.evaluation is None else "The data has no test classes to evaluate the model on.")
     console.print(f"Run: {folder}", markup=False, soft_wrap=True)

@@ -150,7 +150,7 @@ def estimate(recipe: Recipe, options: DeviceOptions, *, data: str | Path | None 
         scoring = _Scoring(fabric, method)
         stages = _measure_stages(recipe, fabric, sizes, in_memory, Process(0, processes), scoring)
         evaluation = None
-        if "test" in sizes:
+        if "test" in sizes and recipe.evaluation is not None:
             evaluation = scoring.seconds(sizes["test"].images, recipe.evaluation, recipe.evaluation.shots)
     evaluated = [sizes[split].images for split in ("val", "test") if split in sizes]
     classes = sizes["train"].classes if "train" in sizes else 0

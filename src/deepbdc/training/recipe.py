@@ -126,7 +126,13 @@ class Recipe:
     distill: Distill | None = None
     meta: Meta | None = None
     validation: Validation = field(default_factory=Validation)
-    evaluation: Evaluation = field(default_factory=Evaluation)
+    evaluation: Evaluation | None = field(default_factory=Evaluation)
+    """null leaves the test classes alone, while settings are being chosen."""
+
+    @property
+    def evaluation_settings(self) -> Evaluation:
+        """How to evaluate, when asked to: as the recipe says, or as usual."""
+        return self.evaluation or Evaluation()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, all of them, defaults included."""
@@ -346,8 +352,9 @@ def _check(recipe: Recipe, title: str) -> None:
     if recipe.distill is not None and recipe.pretrain is None and recipe.distill.generations > 0:
         raise ValueError(f"{title}: distill needs a pretrain stage, which makes its first teacher")
     _check_counts(recipe.validation, f"{title}: validation", ("shot", "way", "query", "episodes"))
-    _check_counts(recipe.evaluation, f"{title}: evaluation", ("way", "query", "episodes"))
-    if not recipe.evaluation.shots or min(recipe.evaluation.shots) < 1:
+    evaluation = recipe.evaluation_settings
+    _check_counts(evaluation, f"{title}: evaluation", ("way", "query", "episodes"))
+    if not evaluation.shots or min(evaluation.shots) < 1:
         raise ValueError(f"{title}: evaluation.shots must be one or more positive numbers")
 
 

@@ -48,7 +48,7 @@ MODEL, RESULT, RECIPE, CURVE = "model.safetensors", "result.json", "recipe.yaml"
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What came out of a run: one result for each number of shots (none, if the data has no test classes)."""
+    """What came out of a run: one result for each number of shots (none, if there are no test classes, or the recipe leaves them alone)."""
 
     folder: Path
     results: tuple[EvaluationResult, ...]
@@ -287,7 +287,7 @@ def _load_data(recipe: Recipe, data: str | Path | None, stages: list[Stage]) -> 
 
     name, root = find_data(recipe.data, data)
     there = load_splits(name, root)
-    found = _Data(there["train"], there.get("val"), there.get("test"))
+    found = _Data(there["train"], there.get("val"), None if recipe.evaluation is None else there.get("test"))
     if found.val is None and any(stage.settings.select == "best" for stage in stages):
         raise ValueError(
             f"{name} has no validation classes to choose the best epoch by: add a folder val, or select=last"
@@ -306,9 +306,9 @@ def _validation_episodes(recipe: Recipe, stages: list[Stage], dataset: Dataset |
 
 
 def _test_episodes(recipe: Recipe, dataset: Dataset | None) -> list[Episodes]:
-    chosen = recipe.evaluation
     if dataset is None:
         return []
+    chosen = recipe.evaluation_settings
     return [
         sample_episodes(dataset, chosen.way, shot, chosen.query, chosen.episodes, chosen.seed) for shot in chosen.shots
     ]

@@ -1,0 +1,94 @@
+"""Where does BDC help, with which settings, and where not?
+
+    python benchmarks/bdc_study.py scratch --data FOLDER        train and compare from scratch, on CIFAR-FS
+    python benchmarks/bdc_study.py frozen --data FOLDER         compare on the frozen backbone, CIFAR-FS and Omniglot
+    python benchmarks/bdc_study.py test --data FOLDER           look at the test classes: once, at the end
+    python benchmarks/bdc_study.py cost                         milliseconds and bytes of an image
+    python benchmarks/bdc_study.py report                       the table, the figure and the page, of what is there
+
+FOLDER holds cifar_fs_train.npz, cifar_fs_valtest.npz and omniglot.npz. Every run leaves a file of results in
+benchmarks/results/bdc_study, and is not done again; an interrupted one goes on. Several processes may be started: they
+share the runs among them (with --threads 1 each, two are faster than one with two threads). The most telling runs come
+first. Names after scratch or frozen choose some of them, and --again repeats those in a folder of their own, as the
+commands in the table do.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+import deepbdc  # noqa: F401  (before what imports torchvision)
+from study import frozen, report
+from study.scratch import Setting, finished, is_taken, train_and_score
+from study.settings import SETTINGS
+
+Chosen = TypeVar("Chosen")
+
+RESULTS = Path(__file__).parent / "results" / "bdc_study"
+PAGE = Path(__file__).parent.parent / "docs" / "when-bdc-helps.md"
+FIGURE = PAGE.parent / "images" / "when_bdc_helps.png"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("scratch", "frozen", "test", "cost", "report"))
+    parser.add_argument("names", nargs="*", help="settings of scratch, or units of frozen like cifar_fs,test,160")
+    parser.add_argument("--data", type=Path, help="the folder of the image sets")
+    parser.add_argument("--work", type=Path, default=Path("runs/bdc_study"), help="where networks are trained")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where results are kept")
+    parser.add_argument("--again", action="store_true", help="repeat, in runs/bdc_study_again")
+    parser.add_argument("--one", action="store_true", help="stop after one run")
+    parser.add_argument("--threads", type=int, help="of this process")
+    given = parser.parse_args()
+    if given.threads:
+        torch.set_num_threads(given.threads)
+    if given.again:
+        given.work = Path("runs/bdc_study_again")
+        given.results = given.work / "results"
+    if given.part in ("scratch", "frozen", "test") and given.data is None:
+        parser.error(f"{given.part} needs --data FOLDER")
+    if given.part == "scratch":
+        run_scratch(chosen(given.names, {setting.name: setting for setting in SETTINGS}), given)
+    elif given.part == "frozen":
+        for unit in chosen(given.names, {unit.name: unit for unit in frozen.units()}):
+            frozen.run_unit(unit, given.results / "frozen", given.data)
+    elif given.part == "report":
+        write_report(given.results)
+
+
+def chosen(names: Sequence[str], there: dict[str, Chosen]) -> list[Chosen]:
+    for name in names:
+        if name not in there:
+            raise SystemExit(f"{name!r} is not one of: {', '.join(there)}")
+    return [there[name] for name in names] or list(there.values())
+
+
+def run_scratch(settings: Sequence[Setting], given: argparse.Namespace) -> None:
+    results = given.results / "runs"
+    for setting in settings:
+        for run in setting.runs():
+            if not finished(run, results) and not is_taken(run, given.work):
+                train_and_score(run, given.work, results, given.data)
+                if given.one:
+                    return
+        if given.names and all(finished(run, results) for run in setting.runs()):
+            print(report.scratch_table([report.scratch_row(setting, given.results, "val")]))
+    if given.one:
+        raise SystemExit(3)  # nothing was left to do
+
+
+def write_report(results: Path) -> None:
+    rows = list(report.scratch_rows(results))
+    units = report.frozen_units(results)
+    every = report.frozen_table(list(report.frozen_rows(results, units)))
+    (results / "frozen.md").write_text(every + "\n", encoding="utf-8")
+    (results / "scratch.md").write_text(report.scratch_table(rows) + "\n", encoding="utf-8")
+    report.draw(rows, results, units, FIGURE)
+    print(report.scratch_table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The parts of benchmarks/bdc_study.py."""

@@ -1,0 +1,222 @@
+"""On a frozen backbone: representations of the maps of EfficientNet-Lite0, compared without any training."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import timm
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from deepbdc import BDCPool, load_dataset
+from deepbdc._files import temporary, write_text
+from deepbdc.backbones.base import Backbone
+from deepbdc.backbones.efficientnet_lite0 import PREPROCESSING, imagenet_weights
+from deepbdc.data.dataset import ArrayDataset
+from deepbdc.embedding import Embedding
+from deepbdc.episodes import Episodes, sample_episodes
+from deepbdc.feature_bank import build_bank
+from deepbdc.methods.base import resized
+from deepbdc.pooling import Flatten
+from study.products import Score, logistic, normalised, products_of, prototype, right_answers, svm
+
+DATASETS = ("cifar_fs", "omniglot")
+SIZES = (160, 96, 224)
+STAGES = {"last": (320, 32), "before": (112, 16)}  # channels, and pixels of the image to one of the map
+REPRESENTATIONS = ("average", "average - mean", "second moment", "bdc", "bdc - mean", "average + bdc")
+SHOTS = (1, 2, 5, 10)
+WAYS = {5: 1000, 20: 100}  # episodes of each
+VALIDATION_EPISODES = 300
+STRENGTHS = {"logistic": (1.0, 10.0, 100.0), "svm": (1.0, 10.0)}  # of C, chosen on the validation classes
+IMAGES = {"test": 4000, "val": 2000, "mean": 500}
+QUERIES = 10
+
+
+class LastMaps(Backbone):
+    """The last two maps of the network, in a row."""
+
+    def __init__(self, size: int) -> None:
+        self.sides = {name: math.ceil(size / pixels) for name, (_, pixels) in STAGES.items()}
+        super().__init__(sum(STAGES[name][0] * side**2 for name, side in self.sides.items()), PREPROCESSING)
+        self.network: nn.Module = timm.create_model("tf_efficientnet_lite0", features_only=True, out_indices=(3, 4))
+        kept = {name: value for name, value in imagenet_weights().items() if name in self.network.state_dict()}
+        self.network.load_state_dict(kept)
+
+    def forward(self, images: Tensor) -> Tensor:
+        before, last = self.network(images)
+        return torch.cat([last.flatten(1), before.flatten(1)], dim=1)[..., None, None]
+
+    def maps(self, rows: Tensor, stage: str) -> Tensor:
+        """The map of a stage, ``(n, channels, side, side)``."""
+        sizes = [STAGES[name][0] * side**2 for name, side in self.sides.items()]
+        part = rows.split(sizes, dim=1)[list(STAGES).index(stage)]
+        maps: Tensor = part.unflatten(1, (STAGES[stage][0], self.sides[stage], self.sides[stage]))
+        return maps
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is computed in one go, and has one file: a split of a data set, at one size."""
+
+    dataset: str
+    split: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.dataset},{self.split},{self.size}"
+
+
+def units() -> Iterator[Unit]:
+    """The size of today first. The validation classes come before the test classes: they choose C."""
+    for size in SIZES:
+        for dataset in DATASETS:
+            for split in ("val", "test"):
+                yield Unit(dataset, split, size)
+
+
+def average(maps: Tensor) -> Tensor:
+    return maps.mean(dim=(2, 3))
+
+
+def second_moment(maps: Tensor) -> Tensor:
+    """XXᵀ / positions, its upper triangle, and the signed square root of each number."""
+    x = maps.flatten(2)
+    moments = x @ x.transpose(1, 2) / x.shape[2]
+    rows, columns = torch.triu_indices(x.shape[1], x.shape[1])
+    triangle = moments[:, rows, columns]
+    return triangle.sign() * triangle.abs().sqrt()
+
+
+@torch.no_grad()
+def bdc(maps: Tensor) -> Tensor:
+    pooled: Tensor = BDCPool(maps.shape[1])(maps)
+    return pooled
+
+
+POOLS: dict[str, Callable[[Tensor], Tensor]] = {"average": average, "second moment": second_moment, "bdc": bdc}
+
+
+def run_unit(unit: Unit, results: Path, data: Path) -> None:
+    """Embed, compare, and keep right answers of each episode."""
+    if finished(unit, results):
+        return
+    print(f"embedding {unit.name}", flush=True)
+    torch.manual_seed(0)
+    backbone = LastMaps(unit.size).eval()
+    images = subset(unit.dataset, unit.split, data, IMAGES[unit.split])
+    rows = embed(backbone, images, unit.size)
+    others = embed(backbone, subset(unit.dataset, "val", data, IMAGES["mean"], start=IMAGES["val"]), unit.size)
+    counts: dict[str, NDArray[np.uint16]] = {}
+    chosen: dict[str, float] = {}
+    for stage in STAGES:
+        for name, products in representations(backbone, rows, others, stage):
+            print(f"  {stage}, {name}", flush=True)
+            for way, shot, episodes in tasks(images, unit.split):
+                for classifier, score in classifiers(unit, results, f"{stage}, {name}", shot).items():
+                    title = f"{stage}, {name}, {classifier}, {way}-way {shot}-shot"
+                    counts[title] = right_answers(products, episodes, score)
+    percent = {
+        title: round(100 * float(values.mean()) / (QUERIES * int(title.rpartition(", ")[2].partition("-")[0])), 3)
+        for title, values in counts.items()
+    }
+    if unit.split == "val":
+        chosen = best_strengths(percent)
+    content = {
+        "dataset": unit.dataset,
+        "split": unit.split,
+        "size": unit.size,
+        "images": len(images),
+        "classes": len(images.class_names),
+        "queries": QUERIES,
+        "percent": percent,
+        "C": chosen,
+    }
+    results.mkdir(parents=True, exist_ok=True)
+    if unit.split == "test":
+        with temporary(results / f"{unit.name}.npz") as part, part.open("wb") as file:
+            np.savez_compressed(file, **counts)  # type: ignore[arg-type]
+    write_text(results / f"{unit.name}.json", json.dumps(content, indent=1) + "\n")
+
+
+def finished(unit: Unit, results: Path) -> bool:
+    return (results / f"{unit.name}.json").is_file()
+
+
+def subset(name: str, split: str, data: Path, count: int, start: int = 0) -> ArrayDataset:
+    """Of some classes all images, or of all classes some: as near to ``count`` images as equal shares allow."""
+    source = "cifar_fs" if name == "cifar_fs" else str(data / "omniglot.npz")
+    whole = load_dataset(source, split, root=data)
+    assert isinstance(whole, ArrayDataset)
+    labels = whole.labels.numpy()
+    many = len(whole) // len(whole.class_names)  # images a class
+    if name == "cifar_fs":
+        each = -(-count // len(whole.class_names))
+        first = start // len(whole.class_names)
+        kept = np.concatenate([np.flatnonzero(labels == label)[first : first + each] for label in np.unique(labels)])
+    else:
+        first, last = start // many, min((start + count) // many, len(whole.class_names))
+        kept = np.flatnonzero((labels >= first) & (labels < last))
+    used, own = np.unique(labels[kept], return_inverse=True)
+    names = [whole.class_names[label] for label in used]
+    return ArrayDataset(whole.images[kept], own, names, name, split)
+
+
+def embed(backbone: LastMaps, images: ArrayDataset, size: int) -> Tensor:
+    embedding = Embedding(backbone, Flatten(backbone.out_channels, 1, 1), resized(PREPROCESSING, size))
+    return build_bank(embedding, images, batch_size=32, budget=2**33).features
+
+
+def representations(backbone: LastMaps, rows: Tensor, others: Tensor, stage: str) -> Iterator[tuple[str, Tensor]]:
+    """Products of the images in each representation; ``others`` are the images whose mean is subtracted."""
+    kept: dict[str, Tensor] = {}
+    for name, pool in POOLS.items():
+        vectors = torch.cat([pool(backbone.maps(part, stage)) for part in rows.split(128)])
+        plain = products_of(vectors)
+        yield name, plain
+        if name != "second moment":
+            mean = torch.cat([pool(backbone.maps(part, stage)) for part in others.split(128)]).mean(dim=0)
+            shift = vectors @ mean
+            yield f"{name} - mean", plain - shift - shift.unsqueeze(-1) + mean @ mean
+            kept[name] = normalised(plain)
+        del vectors, plain
+    yield "average + bdc", kept["average"] + kept["bdc"]
+
+
+def tasks(images: ArrayDataset, split: str) -> Iterator[tuple[int, int, Episodes]]:
+    for way, episodes in WAYS.items():
+        if split == "val" and way != 5:
+            continue
+        count = VALIDATION_EPISODES if split == "val" else episodes
+        for shot in SHOTS:
+            if shot + QUERIES <= len(images) // len(images.class_names):
+                yield way, shot, sample_episodes(images, way, shot, QUERIES, count, 0)
+
+
+def classifiers(unit: Unit, results: Path, title: str, shot: int) -> dict[str, Score]:
+    """Those of a cell. On the validation classes with every C; on the test classes with the one chosen there."""
+    found: dict[str, Score] = {"prototypes": prototype("cosine")}
+    kinds: dict[str, Callable[[float], Score]] = {"logistic": logistic}
+    if unit.size == SIZES[0] and title.startswith("last"):
+        kinds["svm"] = svm  # slow: at one size, of one map
+    if unit.split == "val":
+        return found | {f"{kind} C={C:g}": make(C) for kind, make in kinds.items() for C in STRENGTHS[kind]}
+    validation = Unit(unit.dataset, "val", unit.size)
+    strengths = json.loads((results / f"{validation.name}.json").read_text(encoding="utf-8"))["C"]
+    return found | {kind: make(strengths[f"{title}, {kind}, {shot}-shot"]) for kind, make in kinds.items()}
+
+
+def best_strengths(percent: dict[str, float]) -> dict[str, float]:
+    """The C with which each cell was best on the validation classes."""
+    best: dict[str, tuple[float, float]] = {}
+    for title, value in percent.items():
+        stage, name, classifier, task = title.split(", ")
+        kind, _, C = classifier.partition(" C=")
+        if C:
+            cell = f"{stage}, {name}, {kind}, {task.split()[1]}"
+            best[cell] = max(best.get(cell, (-1.0, 0.0)), (value, -float(C)))  # the smaller one of equals
+    return {cell: -C for cell, (_, C) in best.items()}

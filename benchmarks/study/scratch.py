@@ -1,0 +1,270 @@
+"""Trained from scratch on CIFAR-FS: what is compared, the training, and the scores of what was trained."""
+
+import fcntl
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deepbdc import load_dataset
+from deepbdc._files import temporary, write_text
+from deepbdc.backbones.base import Backbone
+from deepbdc.data.dataset import ArrayDataset, Dataset
+from deepbdc.embedding import Embedding
+from deepbdc.episodes import Episodes, sample_episodes
+from deepbdc.feature_bank import build_bank
+from deepbdc.pooling import AveragePool, BDCPool, Flatten, Pool
+from deepbdc.training.devices import DeviceOptions
+from deepbdc.training.recipe import Recipe, load_recipe
+from deepbdc.training.run import is_finished, load_run, train
+from study.products import Score, logistic, normalised, products_of, prototype, right_answers
+
+START = Path(__file__).parent / "start.yaml"
+SHOTS = (1, 5)
+EPISODES = 2000
+STRENGTHS = (1.0, 3.0, 10.0, 30.0)  # C of the logistic regression
+USUAL = (3.0,)  # where only the representation is in question
+PAIRS = {"transfer": ("good_embed", "stl_deepbdc"), "meta": ("protonet", "meta_deepbdc")}
+META = ("meta.epochs=6", "meta.schedule=cosine", "meta.way=10", "meta.shot=3", "meta.query=8", "meta.episodes=240")
+RATES = {"protonet": "meta.lr=0.02", "meta_deepbdc": "meta.lr=2e-3"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A comparison: what differs from the start for both methods, and for the one with BDC alone.
+
+    ``scoring`` is how the trained networks are used, a title of `score` without C, which is chosen on the validation
+    classes for each network and number of shots.
+    """
+
+    name: str
+    factor: str
+    value: str
+    both: tuple[str, ...] = ()
+    bdc: tuple[str, ...] = ()
+    baseline: tuple[str, ...] = ()
+    pair: str = "transfer"
+    seed: int = 1
+    scoring: tuple[str, str] = ("own, logistic", "own, logistic")
+    chosen: bool = False
+    """One of the few that are looked at on the test classes."""
+
+    def overrides(self, side: int) -> tuple[str, ...]:
+        """Of the start, for the baseline (0) or the method with BDC (1)."""
+        own = self.bdc if side else self.baseline
+        return (*self.both, *own, *(() if self.seed == 1 else (f"seed={self.seed}",)))
+
+    def runs(self) -> "tuple[Run, Run]":
+        baseline, bdc = PAIRS[self.pair]
+        return Run(baseline, tuple(sorted(self.overrides(0)))), Run(bdc, tuple(sorted(self.overrides(1))))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training."""
+
+    method: str
+    overrides: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        words = [text.replace("pretrain.", "").replace("backbone.", "").replace("/", "-") for text in self.overrides]
+        return ",".join([self.method, *words])
+
+    @property
+    def parent(self) -> "Run | None":
+        """The training that has done the first stages of this one: same seed, same batches, same weights."""
+        if self.method in RATES:
+            transfer = {"protonet": "good_embed", "meta_deepbdc": "stl_deepbdc"}[self.method]
+            return Run(transfer, tuple(text for text in self.overrides if not text.startswith("meta.")))
+        for text in self.overrides:
+            if text.startswith("distill.generations="):
+                fewer = int(text.partition("=")[2]) - 1
+                others = [other for other in self.overrides if other != text]
+                return Run(self.method, tuple(sorted([*others, f"distill.generations={fewer}"] if fewer else others)))
+        return None
+
+    def recipe(self) -> Recipe:
+        given = list(self.overrides)
+        if self.method in RATES:
+            given = [*META, RATES[self.method], *given, *(["meta.t_lr=1e-3"] if self.method == "meta_deepbdc" else [])]
+        if any(text.startswith("distill.") for text in given):  # each generation is trained as the first network was
+            stage = load_recipe(START, [f"method={self.method}", *given, "distill.epochs=1"]).pretrain
+            assert stage is not None
+            kept = ("epochs", "lr", "t_lr", "schedule", "warmup", "weight_decay", "batch_size", "validate_every")
+            given = [*(f"distill.{key}={_text(getattr(stage, key))}" for key in kept), *given]
+        return load_recipe(START, [f"method={self.method}", *given])
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def finished(run: Run, results: Path) -> bool:
+    return (results / f"{run.name}.json").is_file() and (results / f"{run.name}.npz").is_file()
+
+
+def train_and_score(run: Run, work: Path, results: Path, data: Path) -> None:
+    """Do what is left of a run: train it, score it on the validation classes, and keep the scores."""
+    if finished(run, results):
+        return
+    if run.parent is not None:
+        train_and_score(run.parent, work, results, data)
+    folder = work / run.name
+    with _alone(work / f"{run.name}.lock"):
+        if finished(run, results):
+            return
+        if not is_finished(folder):
+            if run.parent is not None:
+                _take_stages(work / run.parent.name, folder)
+            print(f"training {run.name}", flush=True)
+            train(run.recipe(), folder, data=data, resume=True, quiet=True, devices=DeviceOptions(accelerator="cpu"))
+        print(f"scoring {run.name}", flush=True)
+        save_scores(run, folder, results, data)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Several processes may share the work: each run is done by one of them, the others wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def is_taken(run: Run, work: Path) -> bool:
+    """Whether another process is at it."""
+    path = work / f"{run.name}.lock"
+    if not path.is_file():
+        return False
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+def _take_stages(parent: Path, folder: Path) -> None:
+    """What the parent has trained is not trained again."""
+    target = folder / "checkpoints"
+    target.mkdir(parents=True, exist_ok=True)
+    for path in parent.glob("checkpoints/*.safetensors"):
+        if path.name != "last.safetensors" and not (target / path.name).is_file():
+            with temporary(target / path.name) as part:
+                shutil.copyfile(path, part)
+
+
+def save_scores(run: Run, folder: Path, results: Path, data: Path, split: str = "val") -> None:
+    """Right answers of each episode, for each way to score; and the means in words that people read."""
+    embedding = load_run(folder).method.embedding
+    dataset = load_dataset("cifar_fs", split, root=data)
+    maps, some = maps_of(embedding, dataset), maps_of(embedding, tenth(load_dataset("cifar_fs", "train", root=data)))
+    episodes = {shot: sample_episodes(dataset, 5, shot, 15, EPISODES, 0) for shot in SHOTS}
+    counts = score(embedding, maps, some, episodes)
+    asked = len(episodes[1][0].query)
+    means = {name: round(100 * float(values.mean()) / asked, 3) for name, values in counts.items()}
+    stored = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    parent = run.parent
+    content = {
+        "method": run.method,
+        "overrides": run.overrides,
+        "parent": None if parent is None else parent.name,
+        "split": split,
+        "episodes": EPISODES,
+        "queries": asked,
+        "seconds": round(stored["seconds"], 1),
+        "threads": torch.get_num_threads(),
+        "t": float(embedding.pool.t.detach()) if isinstance(embedding.pool, BDCPool) else None,
+        "numbers": embedding.out_features,
+        "percent": means,
+        "recipe": run.recipe().as_dict(),
+    }
+    results.mkdir(parents=True, exist_ok=True)
+    with temporary(results / f"{run.name}.npz") as part, part.open("wb") as file:
+        np.savez_compressed(file, **counts)  # type: ignore[arg-type]
+    write_text(results / f"{run.name}.json", json.dumps(content, indent=1) + "\n")
+
+
+def tenth(dataset: Dataset) -> ArrayDataset:
+    """Every tenth image: enough for a mean vector."""
+    assert isinstance(dataset, ArrayDataset)
+    labels = dataset.labels.numpy()[::10]
+    return ArrayDataset(dataset.images[::10], labels, dataset.class_names, f"a tenth of {dataset.name}", dataset.split)
+
+
+@torch.no_grad()
+def maps_of(embedding: Embedding, dataset: Dataset) -> Tensor:
+    """What the pooling layer makes its representation of, ``(n, d, h, w)``."""
+    size = embedding.preprocessing.input_size
+    shape = embedding.reduced_map(torch.zeros(1, 3, size, size)).shape[1:]
+    reduced = Embedding(_Reduced(embedding, int(shape[0])), Flatten(*shape), embedding.preprocessing)
+    maps: Tensor = build_bank(reduced.eval(), dataset).features.unflatten(1, shape)
+    return maps
+
+
+class _Reduced(Backbone):
+    """The first half of an embedding."""
+
+    def __init__(self, embedding: Embedding, channels: int) -> None:
+        super().__init__(channels, embedding.preprocessing)
+        self.embedding = embedding
+
+    def forward(self, images: Tensor) -> Tensor:
+        reduced: Tensor = self.embedding.reduced_map(images)
+        return reduced
+
+
+@torch.no_grad()
+def score(
+    embedding: Embedding, maps: Tensor, some: Tensor, episodes: dict[int, Episodes]
+) -> dict[str, NDArray[np.uint16]]:
+    """Right answers of each episode, for each representation of the maps and each classifier.
+
+    Beside the representation that the network was trained with (``own``) there is the other one (``other``: BDC of a
+    network trained with average pooling, and the reverse), both together, and for BDC the vector with the √2.
+    """
+    pool: Pool = embedding.pool
+    other: Pool = AveragePool(maps.shape[1]) if isinstance(pool, BDCPool) else BDCPool(maps.shape[1])
+    counts: dict[str, NDArray[np.uint16]] = {}
+
+    def take(title: str, products: Tensor, strengths: tuple[float, ...], similarities: tuple[str, ...]) -> None:
+        ways: dict[str, Score] = {f"logistic C={C:g}": logistic(C) for C in strengths}
+        ways |= {name: prototype(name) for name in similarities}
+        for name, way in ways.items():
+            for shot in episodes:
+                counts[f"{title}, {name}, {shot}-shot"] = right_answers(products, episodes[shot], way)
+
+    vectors = _represented(pool, maps)
+    own = products_of(vectors)
+    take("own", own, STRENGTHS, ("euclidean", "inner_product", "cosine"))
+    mean = _represented(pool, some).mean(dim=0)
+    take("own centred", products_of(vectors, mean), USUAL, ("inner_product", "cosine"))
+    if isinstance(pool, BDCPool) and pool.output == "triangle":
+        weighted = products_of(vectors * triangle_weights(pool.dimensions))
+        take("own weighted", weighted, USUAL, ("euclidean", "inner_product", "cosine"))
+    del vectors
+    second = products_of(_represented(other, maps))
+    take("other", second, USUAL, ("euclidean", "cosine"))
+    take("both", normalised(own) + normalised(second), USUAL, ("cosine",))
+    return counts
+
+
+def _represented(pool: Pool, maps: Tensor) -> Tensor:
+    return torch.cat([pool.represent(part) for part in maps.split(512)])
+
+
+def triangle_weights(d: int) -> Tensor:
+    """What turns the upper triangle of a d×d matrix, row by row, into the vector with √2 off the diagonal."""
+    rows, columns = torch.triu_indices(d, d)
+    return torch.where(rows == columns, 1.0, math.sqrt(2))
