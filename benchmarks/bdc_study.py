@@ -21,8 +21,8 @@ from typing import TypeVar
 import torch
 
 import deepbdc  # noqa: F401  (before what imports torchvision)
-from study import frozen, report
-from study.scratch import Setting, finished, is_taken, train_and_score
+from study import cost, frozen, report
+from study.scratch import Setting, finished, is_taken, save_scores, train_and_score
 from study.settings import SETTINGS
 
 Chosen = TypeVar("Chosen")
@@ -55,7 +55,11 @@ def main() -> None:
     elif given.part == "frozen":
         for unit in chosen(given.names, {unit.name: unit for unit in frozen.units()}):
             frozen.run_unit(unit, given.results / "frozen", given.data)
-    elif given.part == "report":
+    elif given.part == "test":
+        look_at_test(given)
+    elif given.part == "cost":
+        cost.measure(given.results)
+    else:
         write_report(given.results)
 
 
@@ -80,14 +84,30 @@ def run_scratch(settings: Sequence[Setting], given: argparse.Namespace) -> None:
         raise SystemExit(3)  # nothing was left to do
 
 
+def look_at_test(given: argparse.Namespace) -> None:
+    """Of the settings that were chosen on the validation classes, with what was chosen there."""
+    for setting in SETTINGS:
+        if setting.chosen:
+            for run in setting.runs():
+                if not finished(run, given.results / "test"):
+                    print(f"looking at the test classes with {run.name}", flush=True)
+                    save_scores(run, given.work / run.name, given.results / "test", given.data, "test")
+
+
 def write_report(results: Path) -> None:
-    rows = list(report.scratch_rows(results))
-    units = report.frozen_units(results)
-    every = report.frozen_table(list(report.frozen_rows(results, units)))
-    (results / "frozen.md").write_text(every + "\n", encoding="utf-8")
-    (results / "scratch.md").write_text(report.scratch_table(rows) + "\n", encoding="utf-8")
-    report.draw(rows, results, units, FIGURE)
-    print(report.scratch_table(rows))
+    rows, measured = list(report.scratch_rows(results)), report.Frozen(results)
+    (results / "frozen.md").write_text(measured.all_cells() + "\n", encoding="utf-8")
+    report.draw(rows, measured, FIGURE)
+    tests = list(report.scratch_rows(results, "test"))
+    parts = {
+        "scratch": report.scratch_table(rows),
+        "test": report.scratch_table(tests),
+        "tasks": measured.tasks_table(),
+        "representations": measured.representations_table(),
+        "maps": measured.maps_table(),
+    }
+    report.fill(PAGE, parts)
+    print(f"wrote {FIGURE.name}, frozen.md and the tables of {PAGE.name}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from deepbdc.methods import Method
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
-from study import frozen, products, scratch
+from study import frozen, products, report, scratch
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +109,67 @@ def test_the_best_strength_is_chosen_on_the_validation_classes() -> None:
         "last, bdc, logistic C=100, 5-way 1-shot": 60.0,
     }
     assert frozen.best_strengths(percent) == {"last, bdc, logistic, 1-shot": 10.0}
+
+
+def write_cifar_fs(folder: Path) -> Path:
+    """Files in the format of the real ones, with few pictures."""
+    generator = np.random.default_rng(0)
+    for name, splits in (("train", {"train": 64}), ("valtest", {"val": 16, "test": 20})):
+        count = sum(splits.values())
+        labels = np.arange(count).repeat(24)
+        patterns = generator.integers(0, 256, (count, 4, 4, 3)).repeat(8, axis=1).repeat(8, axis=2)
+        images = patterns[labels] + generator.normal(0, 60, (len(labels), 32, 32, 3))
+        np.savez(
+            folder / f"cifar_fs_{name}.npz",
+            images=images.clip(0, 255).astype(np.uint8),
+            labels=labels,
+            class_names=np.array([f"{name} {label}" for label in range(count)]),
+            class_split=np.array([split for split, number in splits.items() for _ in range(number)]),
+        )
+    return folder
+
+
+def test_a_setting_from_training_to_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "EPISODES", 20)
+    data, work, results = write_cifar_fs(tmp_path), tmp_path / "work", tmp_path / "results"
+    short = ("pretrain.epochs=1", "pretrain.warmup=0", "meta.epochs=1", "meta.episodes=4", "validation.episodes=5")
+    setting = scratch.Setting("x", "factor", "value", both=short, pair="meta", scoring=("own, euclidean",) * 2)
+    for run in setting.runs():
+        scratch.train_and_score(run, work, results / "runs", data)
+        assert run.parent is not None
+        assert scratch.finished(run.parent, results / "runs")  # it was trained on the way
+        log = (work / run.name / "log.jsonl").read_text()
+        assert '"stage": "meta"' in log
+        assert '"stage": "pretrain"' not in log  # taken over
+    row = report.scratch_row(setting, results, "val")
+    for shot in (1, 5):
+        found, counts = row.differences[shot], []
+        for run in setting.runs():
+            with np.load(results / "runs" / f"{run.name}.npz") as arrays:
+                counts.append(100 * arrays[f"own, euclidean, {shot}-shot"] / 75)
+        assert found.mean == pytest.approx((counts[1] - counts[0]).mean())
+        assert found.interval == pytest.approx(1.96 * (counts[1] - counts[0]).std() / 20**0.5)
+    assert "scratch x --again" in row.command
+    assert not scratch.is_taken(setting.runs()[0], work)
+
+
+def test_c_is_chosen_for_each_number_of_shots() -> None:
+    percent = {
+        "own, logistic C=1, 1-shot": 50.0,
+        "own, logistic C=3, 1-shot": 51.0,
+        "own, logistic C=1, 5-shot": 70.0,
+        "own, logistic C=3, 5-shot": 69.0,
+        "own centred, logistic C=3, 5-shot": 90.0,
+    }
+    assert report.best_title(percent, "own, logistic", 1) == "own, logistic C=3, 1-shot"
+    assert report.best_title(percent, "own, logistic", 5) == "own, logistic C=1, 5-shot"
+
+
+def test_a_page_is_filled_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- generated: a -->\nold\n<!-- end: a -->\nafter\n")
+    for content in ("new", "newer"):
+        report.fill(page, {"a": content})
+        assert page.read_text() == f"before\n<!-- generated: a -->\n{content}\n<!-- end: a -->\nafter\n"
+    with pytest.raises(ValueError, match="must have the marks of 'b' once"):
+        report.fill(page, {"b": "c"})

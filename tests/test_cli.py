@@ -251,6 +251,16 @@ def accuracies(path: Path) -> list[list[float]]:
     return [result["accuracies"] for result in content["results"]]
 
 
+def test_a_run_that_left_the_test_classes_alone_is_evaluated_when_asked(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, data = str(tmp_path / "run"), str(trained / "tiny.npz")
+    main(["train", str(trained / "protonet.yaml"), "evaluation=null", "--data", data, "--run", run])
+    assert "The test classes were left alone, as the recipe says." in capsys.readouterr().out
+    main(["evaluate", run, "--way", "2", "--query", "2", "--episodes", "5"])
+    assert "5-shot" in capsys.readouterr().out
+
+
 def test_train_prints_the_result(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained / "runs" / "protonet"
     again = ["train", str(trained / "protonet.yaml"), "--data", str(trained / "tiny.npz"), "--run", str(run)]

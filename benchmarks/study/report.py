@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deepbdc._files import temporary, write_text
-from study import frozen
+from study import cost, frozen
 from study.scratch import SHOTS, Run, Setting, finished
 from study.settings import SETTINGS
 
@@ -95,10 +95,19 @@ def scratch_row(setting: Setting, results: Path, split: str) -> Row:
             for content, count, scoring in zip(contents, counts, setting.scoring, strict=True)
         ]
         found[shot] = difference(chosen[0], chosen[1], contents[0]["queries"])
-    numbers = contents[1]["numbers"]
-    longer = contents[1]["seconds"] / contents[0]["seconds"]
     command = f"python benchmarks/bdc_study.py scratch {setting.name} --again --data FOLDER"
-    return Row(setting.factor, setting.value, found, f"{4 * numbers:,} B; training ×{longer:.2f}", command)
+    return Row(setting.factor, setting.value, found, scratch_cost(setting, results), command)
+
+
+def scratch_cost(setting: Setting, results: Path) -> str:
+    """Bytes of a representation; and by what BDC multiplies the time to embed an image and to train on it."""
+    path = results / "cost.json"
+    costs = json.loads(path.read_text(encoding="utf-8"))["scratch"] if path.is_file() else {}
+    own = costs.get(cost.signature(setting))
+    if own is None:
+        return "not measured"
+    ratios = [own[kind][1] / own[kind][0] for kind in ("embed_ms", "train_ms")]
+    return f"{own['bytes'][0]:,} → {own['bytes'][1]:,} B, ×{ratios[0]:.2f}, ×{ratios[1]:.2f}"
 
 
 def _content(run: Run, results: Path) -> dict[str, Any]:
@@ -109,32 +118,77 @@ def _content(run: Run, results: Path) -> dict[str, Any]:
 # ---- on the frozen backbone
 
 
-def frozen_difference(unit: frozen.Unit, results: Path, cell: str, representation: str, base: str = "average") -> Any:
-    """A `Difference` of two representations in a cell like ``last, {}, logistic, 5-way 1-shot``."""
-    counts = read_counts(results / "frozen" / f"{unit.name}.npz")
-    way = int(cell.rpartition(", ")[2].partition("-")[0])
-    first, second = (counts[cell.format(name)] for name in (base, representation))
-    return difference(first, second, way * frozen.QUERIES)
+class Frozen:
+    """What was kept of the frozen backbone."""
 
+    def __init__(self, results: Path) -> None:
+        done = [unit for unit in frozen.units() if unit.split == "test" and frozen.finished(unit, results / "frozen")]
+        self.counts = {unit: read_counts(results / "frozen" / f"{unit.name}.npz") for unit in done}
+        path = results / "cost.json"
+        self.costs = json.loads(path.read_text(encoding="utf-8"))["frozen"] if path.is_file() else None
 
-def frozen_units(results: Path) -> list[frozen.Unit]:
-    return [unit for unit in frozen.units() if unit.split == "test" and frozen.finished(unit, results / "frozen")]
+    def difference(self, unit: frozen.Unit, stage: str, name: str, classifier: str, way: int, shot: int) -> Difference:
+        """A representation against average pooling of the same map."""
+        cell = f"{stage}, {{}}, {classifier}, {way}-way {shot}-shot"
+        counts = self.counts[unit]
+        return difference(counts[cell.format("average")], counts[cell.format(name)], way * frozen.QUERIES)
 
+    def tasks_table(self) -> str:
+        """Shots, ways and classifiers, for the default map and size."""
+        lines = [["", "classifier", *(f"{shot} shot{'s' if shot > 1 else ''}" for shot in frozen.SHOTS)]]
+        for unit in self.counts:
+            if unit.size == frozen.SIZES[0]:
+                for way in frozen.WAYS:
+                    for classifier in ("prototypes", "logistic", "svm"):
+                        found = [self.difference(unit, "last", "bdc", classifier, way, shot) for shot in frozen.SHOTS]
+                        cells = [f"{one.baseline:.2f}, {_bold(one)}" for one in found]
+                        lines.append([f"{_NAMES[unit.dataset]}, {way}-way", classifier, *cells])
+        return table(lines)
 
-def frozen_rows(results: Path, units: Sequence[frozen.Unit]) -> Iterator[list[str]]:
-    """All cells: the accuracy of each representation, and BDC minus average, paired."""
-    for unit in units:
-        counts = read_counts(results / "frozen" / f"{unit.name}.npz")
-        cells = dict.fromkeys(_cell(title) for title in counts)
-        for cell in cells:
-            stage, _, classifier, task = cell.split(", ")
-            way = int(task.partition("-")[0])
-            percent = [
-                f"{100 * counts[cell.format(name)].mean() / (way * frozen.QUERIES):.2f}"
-                for name in frozen.REPRESENTATIONS
-            ]
-            found = difference(counts[cell.format("average")], counts[cell.format("bdc")], way * frozen.QUERIES)
-            yield [unit.dataset, str(unit.size), stage, classifier, task, *percent, str(found)]
+    def representations_table(self) -> str:
+        """All representations, for the default map and size."""
+        heads = [name.replace("bdc", "BDC") for name in frozen.REPRESENTATIONS]
+        lines = [["5-way", "classifier", *heads]]
+        for unit in self.counts:
+            if unit.size == frozen.SIZES[0]:
+                for shot in SHOTS:
+                    for classifier in ("prototypes", "logistic"):
+                        found = [
+                            self.difference(unit, "last", name, classifier, 5, shot) for name in frozen.REPRESENTATIONS
+                        ]
+                        cells = [f"{found[0].baseline:.2f}", *map(_bold, found[1:])]
+                        lines.append([f"{_NAMES[unit.dataset]}, {shot}-shot", classifier, *cells])
+        return table(lines)
+
+    def maps_table(self) -> str:
+        """Maps and sizes, with what they cost."""
+        lines = [["", "map", "input", "1 shot", "5 shots", "network", "BDC adds", "bytes"]]
+        for unit in sorted(self.counts, key=lambda unit: (unit.dataset, unit.size)):
+            for stage in frozen.STAGES:
+                found = [self.difference(unit, stage, "bdc", "logistic", 5, shot) for shot in SHOTS]
+                cells = [f"{one.baseline:.2f}, {_bold(one)}" for one in found]
+                lines.append([_NAMES[unit.dataset], _MAPS[stage], f"{unit.size} px", *cells, *self._cost(unit, stage)])
+        return table(lines)
+
+    def _cost(self, unit: frozen.Unit, stage: str) -> list[str]:
+        if self.costs is None:
+            return ["not measured"] * 3
+        own = self.costs[str(unit.size)]
+        added = own["ms"][f"{stage}, bdc"] - own["ms"][f"{stage}, average"]
+        sizes = [own["bytes"][f"{stage}, {name}"] for name in ("average", "bdc")]
+        return [f"{own['ms']['network']:.1f} ms", f"{added:.2f} ms", f"{sizes[0]:,} → {sizes[1]:,}"]
+
+    def all_cells(self) -> str:
+        """Every cell: the accuracy of each representation, and BDC minus average."""
+        lines = [["data", "px", "map", "classifier", "task", *frozen.REPRESENTATIONS, "bdc minus average"]]
+        for unit, counts in self.counts.items():
+            for cell in dict.fromkeys(_cell(title) for title in counts):
+                stage, _, classifier, task = cell.split(", ")
+                asked = int(task.partition("-")[0]) * frozen.QUERIES
+                percent = [f"{100 * counts[cell.format(name)].mean() / asked:.2f}" for name in frozen.REPRESENTATIONS]
+                found = difference(counts[cell.format("average")], counts[cell.format("bdc")], asked)
+                lines.append([unit.dataset, str(unit.size), stage, classifier, task, *percent, str(found)])
+        return table(lines)
 
 
 def _cell(title: str) -> str:
@@ -147,33 +201,14 @@ def _cell(title: str) -> str:
 
 def scratch_table(rows: Sequence[Row]) -> str:
     """Markdown."""
-    heads = ["", "", "baseline 1 / 5 shots", "BDC 1 / 5 shots", "difference, 1 shot", "difference, 5 shots", "cost"]
-    lines = [_line([*heads, "command"]), _line(["---"] * (len(heads) + 1))]
-    before = ""
-    for row in rows:
+    heads = ["", "", "baseline 1 / 5 shots", "BDC 1 / 5 shots", "difference, 1 shot", "difference, 5 shots"]
+    lines = [[*heads, "bytes; embedding; training", "command"]]
+    for before, row in zip([None, *rows], rows, strict=False):
         one, five = (row.differences[shot] for shot in SHOTS)
-        lines.append(
-            _line(
-                [
-                    row.group if row.group != before else "",
-                    row.title,
-                    f"{one.baseline:.2f} / {five.baseline:.2f}",
-                    f"{one.bdc:.2f} / {five.bdc:.2f}",
-                    _bold(one),
-                    _bold(five),
-                    row.cost,
-                    f"`{row.command}`",
-                ]
-            )
-        )
-        before = row.group
-    return "\n".join(lines)
-
-
-def frozen_table(rows: Sequence[list[str]]) -> str:
-    """Markdown, every cell."""
-    heads = ["data", "px", "map", "classifier", "task", *frozen.REPRESENTATIONS, "bdc minus average"]
-    return "\n".join([_line(heads), _line(["---"] * len(heads)), *map(_line, rows)])
+        group = "" if before is not None and before.group == row.group else row.group
+        accuracies = [f"{one.baseline:.2f} / {five.baseline:.2f}", f"{one.bdc:.2f} / {five.bdc:.2f}"]
+        lines.append([group, row.title, *accuracies, _bold(one), _bold(five), row.cost, f"`{row.command}`"])
+    return table(lines)
 
 
 def _bold(found: Difference) -> str:
@@ -181,23 +216,25 @@ def _bold(found: Difference) -> str:
     return f"**{found}**" if found.clear and found.mean > 0 else str(found)
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """Markdown; the first line is the head."""
+    ruled = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
 
 
 def fill(page: Path, parts: dict[str, str]) -> None:
     """Put what was generated between its two marks in a page."""
     text = page.read_text(encoding="utf-8")
     for name, content in parts.items():
-        start, end = f"<!-- generated: {name} -->\n", f"\n<!-- end: {name} -->"
+        start, end = f"<!-- generated: {name} -->\n", f"<!-- end: {name} -->"
         if text.count(start) != 1 or text.count(end) != 1:
             raise ValueError(f"{page} must have the marks of {name!r} once")
         before, rest = text.split(start)
-        text = before + start + content + end + rest.split(end)[1]
+        text = f"{before}{start}{content}\n{end}{rest.split(end)[1]}"
     write_text(page, text)
 
 
-def draw(rows: Sequence[Row], results: Path, units: Sequence[frozen.Unit], path: Path) -> None:
+def draw(rows: Sequence[Row], measured: Frozen, path: Path) -> None:
     """BDC minus its baseline: trained from scratch on the left, on the frozen backbone on the right."""
     import matplotlib
 
@@ -208,7 +245,7 @@ def draw(rows: Sequence[Row], results: Path, units: Sequence[frozen.Unit], path:
     cells = [
         (f"{_NAMES[unit.dataset]}, {unit.size} px, {_MAPS[stage]}", unit, stage)
         for stage in frozen.STAGES
-        for unit in units
+        for unit in measured.counts
     ]
     height = 1.2 + 0.3 * max(len(rows), len(cells))
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, height), layout="constrained")
@@ -219,8 +256,8 @@ def draw(rows: Sequence[Row], results: Path, units: Sequence[frozen.Unit], path:
     left.set_title("Trained from scratch, validation classes", fontsize=10)
     for place, (_, unit, stage) in enumerate(cells):
         for shot, shift in ((1, -0.14), (5, 0.14)):
-            cell = f"{stage}, {{}}, logistic, 5-way {shot}-shot"
-            _mark(right, frozen_difference(unit, results, cell, "bdc"), place + shift, colours[shot], None)
+            found = measured.difference(unit, stage, "bdc", "logistic", 5, shot)
+            _mark(right, found, place + shift, colours[shot], None)
     right.set_yticks(range(len(cells)), [title for title, _, _ in cells])
     right.set_title("Frozen EfficientNet-Lite0, test classes, logistic regression", fontsize=10)
     for axes in (left, right):

@@ -33,7 +33,11 @@ SHOTS = (1, 5)
 EPISODES = 2000
 STRENGTHS = (1.0, 3.0, 10.0, 30.0)  # C of the logistic regression
 USUAL = (3.0,)  # where only the representation is in question
-PAIRS = {"transfer": ("good_embed", "stl_deepbdc"), "meta": ("protonet", "meta_deepbdc")}
+PAIRS = {
+    "transfer": ("good_embed", "stl_deepbdc"),
+    "meta": ("protonet", "meta_deepbdc"),
+    "afterwards": ("good_embed", "good_embed"),  # BDC of the maps of a network that was trained without it
+}
 META = ("meta.epochs=6", "meta.schedule=cosine", "meta.way=10", "meta.shot=3", "meta.query=8", "meta.episodes=240")
 RATES = {"protonet": "meta.lr=0.02", "meta_deepbdc": "meta.lr=2e-3"}
 

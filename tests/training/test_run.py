@@ -14,6 +14,7 @@ from deepbdc import weight_files
 from deepbdc.data.images import BadImage
 from deepbdc.data.loading import load_dataset
 from deepbdc.training.devices import DeviceOptions, start
+from deepbdc.training.recipe import recipe_from_dict
 from deepbdc.training.run import is_finished, load_run, train
 from tests.training import tiny
 
@@ -143,6 +144,13 @@ def test_a_folder_of_photos_without_val_and_test(tmp_path: Path) -> None:
     choosing = tiny.recipe(distill=None, pretrain={"epochs": 1, "batch_size": 8, "select": "best"})
     with pytest.raises(ValueError, match="no validation classes"):
         train(choosing, tmp_path / "other", data=photos, quiet=True)
+
+
+def test_a_recipe_can_leave_the_test_classes_alone(tiny_data: Path, tmp_path: Path) -> None:
+    recipe = tiny.recipe(distill=None, pretrain={"epochs": 1, "batch_size": 12}, evaluation=None)
+    assert recipe_from_dict(recipe.as_dict()) == recipe
+    assert train(recipe, tmp_path / "run", data=tiny_data, quiet=True).results == ()
+    assert load_run(tmp_path / "run").recipe.evaluation is None
 
 
 def test_a_broken_photo_is_named_also_by_worker_processes(tmp_path: Path) -> None:
