@@ -3,7 +3,8 @@
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from study.products import Score, logistic, normalised, products_of, prototype, 
 DATASETS = ("cifar_fs", "omniglot")
 SIZES = (160, 96, 224)
 STAGES = {"last": (320, 32), "before": (112, 16)}  # channels, and pixels of the image to one of the map
+MAPS = (*STAGES, "both")  # both: the representations of the two maps side by side, each of length 1
 REPRESENTATIONS = ("average", "average - mean", "second moment", "bdc", "bdc - mean", "average + bdc")
 SHOTS = (1, 2, 5, 10)
 WAYS = {5: 1000, 20: 100}  # episodes of each
@@ -60,15 +62,21 @@ class LastMaps(Backbone):
 
 @dataclass(frozen=True)
 class Unit:
-    """What is computed in one go, and has one file: a split of a data set, at one size."""
+    """What is computed in one go, and has one file: a split of a data set, at one size, of one map or of both."""
 
     dataset: str
     split: str
     size: int
+    maps: str
 
     @property
     def name(self) -> str:
-        return f"{self.dataset},{self.split},{self.size}"
+        return f"{self.dataset},{self.split},{self.size},{self.maps}"
+
+    @property
+    def validation(self) -> "Unit":
+        """Where C is chosen."""
+        return replace(self, split="val")
 
 
 def units() -> Iterator[Unit]:
@@ -76,7 +84,8 @@ def units() -> Iterator[Unit]:
     for size in SIZES:
         for dataset in DATASETS:
             for split in ("val", "test"):
-                yield Unit(dataset, split, size)
+                for maps in MAPS if size == SIZES[0] else STAGES:
+                    yield Unit(dataset, split, size, maps)
 
 
 def average(maps: Tensor) -> Tensor:
@@ -106,20 +115,14 @@ def run_unit(unit: Unit, results: Path, data: Path) -> None:
     if finished(unit, results):
         return
     print(f"embedding {unit.name}", flush=True)
-    torch.manual_seed(0)
-    backbone = LastMaps(unit.size).eval()
-    images = subset(unit.dataset, unit.split, data, IMAGES[unit.split])
-    rows = embed(backbone, images, unit.size)
-    others = embed(backbone, subset(unit.dataset, "val", data, IMAGES["mean"], start=IMAGES["val"]), unit.size)
+    backbone, images, rows, others = embedded(unit.dataset, unit.split, unit.size, data)
     counts: dict[str, NDArray[np.uint16]] = {}
     chosen: dict[str, float] = {}
-    for stage in STAGES:
-        for name, products in representations(backbone, rows, others, stage):
-            print(f"  {stage}, {name}", flush=True)
-            for way, shot, episodes in tasks(images, unit.split):
-                for classifier, score in classifiers(unit, results, f"{stage}, {name}", shot).items():
-                    title = f"{stage}, {name}, {classifier}, {way}-way {shot}-shot"
-                    counts[title] = right_answers(products, episodes, score)
+    for name, products in representations(backbone, rows, others, unit.maps):
+        print(f"  {name}", flush=True)
+        for way, shot, episodes in tasks(images, unit):
+            for classifier, score in classifiers(unit, results, name, shot).items():
+                counts[f"{name}, {classifier}, {way}-way {shot}-shot"] = right_answers(products, episodes, score)
     percent = {
         title: round(100 * float(values.mean()) / (QUERIES * int(title.rpartition(", ")[2].partition("-")[0])), 3)
         for title, values in counts.items()
@@ -130,6 +133,7 @@ def run_unit(unit: Unit, results: Path, data: Path) -> None:
         "dataset": unit.dataset,
         "split": unit.split,
         "size": unit.size,
+        "maps": unit.maps,
         "images": len(images),
         "classes": len(images.class_names),
         "queries": QUERIES,
@@ -166,13 +170,28 @@ def subset(name: str, split: str, data: Path, count: int, start: int = 0) -> Arr
     return ArrayDataset(whole.images[kept], own, names, name, split)
 
 
-def embed(backbone: LastMaps, images: ArrayDataset, size: int) -> Tensor:
+@lru_cache(maxsize=1)
+def embedded(dataset: str, split: str, size: int, data: Path) -> tuple[LastMaps, ArrayDataset, Tensor, Tensor]:
+    """The network, the images, their maps, and the maps of the images whose mean is subtracted."""
+    backbone = LastMaps(size).eval()
     embedding = Embedding(backbone, Flatten(backbone.out_channels, 1, 1), resized(PREPROCESSING, size))
-    return build_bank(embedding, images, batch_size=32, budget=2**33).features
+    images = subset(dataset, split, data, IMAGES[split])
+    others = subset(dataset, "val", data, IMAGES["mean"], start=IMAGES["val"])
+    rows = [build_bank(embedding, part, batch_size=32, budget=2**33).features for part in (images, others)]
+    return backbone, images, rows[0], rows[1]
 
 
-def representations(backbone: LastMaps, rows: Tensor, others: Tensor, stage: str) -> Iterator[tuple[str, Tensor]]:
+def representations(backbone: LastMaps, rows: Tensor, others: Tensor, maps: str) -> Iterator[tuple[str, Tensor]]:
     """Products of the images in each representation; ``others`` are the images whose mean is subtracted."""
+    if maps != "both":
+        yield from _representations(backbone, rows, others, maps)
+        return
+    pairs = zip(*(_representations(backbone, rows, others, stage) for stage in STAGES), strict=True)
+    for (name, first), (_, second) in pairs:
+        yield name, normalised(first) + normalised(second)
+
+
+def _representations(backbone: LastMaps, rows: Tensor, others: Tensor, stage: str) -> Iterator[tuple[str, Tensor]]:
     kept: dict[str, Tensor] = {}
     for name, pool in POOLS.items():
         vectors = torch.cat([pool(backbone.maps(part, stage)) for part in rows.split(128)])
@@ -187,36 +206,36 @@ def representations(backbone: LastMaps, rows: Tensor, others: Tensor, stage: str
     yield "average + bdc", kept["average"] + kept["bdc"]
 
 
-def tasks(images: ArrayDataset, split: str) -> Iterator[tuple[int, int, Episodes]]:
+def tasks(images: ArrayDataset, unit: Unit) -> Iterator[tuple[int, int, Episodes]]:
+    """Those of a unit: 20 classes only at the first size, and not on validation classes, of which CIFAR-FS has 16."""
     for way, episodes in WAYS.items():
-        if split == "val" and way != 5:
+        if way != 5 and (unit.split == "val" or unit.size != SIZES[0]):
             continue
-        count = VALIDATION_EPISODES if split == "val" else episodes
+        count = VALIDATION_EPISODES if unit.split == "val" else episodes
         for shot in SHOTS:
             if shot + QUERIES <= len(images) // len(images.class_names):
                 yield way, shot, sample_episodes(images, way, shot, QUERIES, count, 0)
 
 
-def classifiers(unit: Unit, results: Path, title: str, shot: int) -> dict[str, Score]:
+def classifiers(unit: Unit, results: Path, name: str, shot: int) -> dict[str, Score]:
     """Those of a cell. On the validation classes with every C; on the test classes with the one chosen there."""
     found: dict[str, Score] = {"prototypes": prototype("cosine")}
     kinds: dict[str, Callable[[float], Score]] = {"logistic": logistic}
-    if unit.size == SIZES[0] and title.startswith("last"):
+    if unit.size == SIZES[0] and unit.maps == "last":
         kinds["svm"] = svm  # slow: at one size, of one map
     if unit.split == "val":
         return found | {f"{kind} C={C:g}": make(C) for kind, make in kinds.items() for C in STRENGTHS[kind]}
-    validation = Unit(unit.dataset, "val", unit.size)
-    strengths = json.loads((results / f"{validation.name}.json").read_text(encoding="utf-8"))["C"]
-    return found | {kind: make(strengths[f"{title}, {kind}, {shot}-shot"]) for kind, make in kinds.items()}
+    strengths = json.loads((results / f"{unit.validation.name}.json").read_text(encoding="utf-8"))["C"]
+    return found | {kind: make(strengths[f"{name}, {kind}, {shot}-shot"]) for kind, make in kinds.items()}
 
 
 def best_strengths(percent: dict[str, float]) -> dict[str, float]:
     """The C with which each cell was best on the validation classes."""
     best: dict[str, tuple[float, float]] = {}
     for title, value in percent.items():
-        stage, name, classifier, task = title.split(", ")
+        name, classifier, task = title.split(", ")
         kind, _, C = classifier.partition(" C=")
         if C:
-            cell = f"{stage}, {name}, {kind}, {task.split()[1]}"
+            cell = f"{name}, {kind}, {task.split()[1]}"
             best[cell] = max(best.get(cell, (-1.0, 0.0)), (value, -float(C)))  # the smaller one of equals
     return {cell: -C for cell, (_, C) in best.items()}

@@ -127,9 +127,9 @@ class Frozen:
         path = results / "cost.json"
         self.costs = json.loads(path.read_text(encoding="utf-8"))["frozen"] if path.is_file() else None
 
-    def difference(self, unit: frozen.Unit, stage: str, name: str, classifier: str, way: int, shot: int) -> Difference:
+    def difference(self, unit: frozen.Unit, name: str, classifier: str, way: int, shot: int) -> Difference:
         """A representation against average pooling of the same map."""
-        cell = f"{stage}, {{}}, {classifier}, {way}-way {shot}-shot"
+        cell = f"{{}}, {classifier}, {way}-way {shot}-shot"
         counts = self.counts[unit]
         return difference(counts[cell.format("average")], counts[cell.format(name)], way * frozen.QUERIES)
 
@@ -137,10 +137,10 @@ class Frozen:
         """Shots, ways and classifiers, for the default map and size."""
         lines = [["", "classifier", *(f"{shot} shot{'s' if shot > 1 else ''}" for shot in frozen.SHOTS)]]
         for unit in self.counts:
-            if unit.size == frozen.SIZES[0]:
+            if unit.size == frozen.SIZES[0] and unit.maps == "last":
                 for way in frozen.WAYS:
                     for classifier in ("prototypes", "logistic", "svm"):
-                        found = [self.difference(unit, "last", "bdc", classifier, way, shot) for shot in frozen.SHOTS]
+                        found = [self.difference(unit, "bdc", classifier, way, shot) for shot in frozen.SHOTS]
                         cells = [f"{one.baseline:.2f}, {_bold(one)}" for one in found]
                         lines.append([f"{_NAMES[unit.dataset]}, {way}-way", classifier, *cells])
         return table(lines)
@@ -153,29 +153,28 @@ class Frozen:
             if unit.size == frozen.SIZES[0]:
                 for shot in SHOTS:
                     for classifier in ("prototypes", "logistic"):
-                        found = [
-                            self.difference(unit, "last", name, classifier, 5, shot) for name in frozen.REPRESENTATIONS
-                        ]
+                        found = [self.difference(unit, name, classifier, 5, shot) for name in frozen.REPRESENTATIONS]
                         cells = [f"{found[0].baseline:.2f}", *map(_bold, found[1:])]
-                        lines.append([f"{_NAMES[unit.dataset]}, {shot}-shot", classifier, *cells])
+                        title = f"{_NAMES[unit.dataset]}, {_MAPS[unit.maps]}, {shot}-shot"
+                        lines.append([title, classifier, *cells])
         return table(lines)
 
     def maps_table(self) -> str:
         """Maps and sizes, with what they cost."""
         lines = [["", "map", "input", "1 shot", "5 shots", "network", "BDC adds", "bytes"]]
         for unit in sorted(self.counts, key=lambda unit: (unit.dataset, unit.size)):
-            for stage in frozen.STAGES:
-                found = [self.difference(unit, stage, "bdc", "logistic", 5, shot) for shot in SHOTS]
-                cells = [f"{one.baseline:.2f}, {_bold(one)}" for one in found]
-                lines.append([_NAMES[unit.dataset], _MAPS[stage], f"{unit.size} px", *cells, *self._cost(unit, stage)])
+            found = [self.difference(unit, "bdc", "logistic", 5, shot) for shot in SHOTS]
+            cells = [f"{one.baseline:.2f}, {_bold(one)}" for one in found]
+            lines.append([_NAMES[unit.dataset], _MAPS[unit.maps], f"{unit.size} px", *cells, *self._cost(unit)])
         return table(lines)
 
-    def _cost(self, unit: frozen.Unit, stage: str) -> list[str]:
+    def _cost(self, unit: frozen.Unit) -> list[str]:
         if self.costs is None:
             return ["not measured"] * 3
         own = self.costs[str(unit.size)]
-        added = own["ms"][f"{stage}, bdc"] - own["ms"][f"{stage}, average"]
-        sizes = [own["bytes"][f"{stage}, {name}"] for name in ("average", "bdc")]
+        stages = [unit.maps] if unit.maps in frozen.STAGES else list(frozen.STAGES)
+        added = sum(own["ms"][f"{stage}, bdc"] - own["ms"][f"{stage}, average"] for stage in stages)
+        sizes = [sum(own["bytes"][f"{stage}, {name}"] for stage in stages) for name in ("average", "bdc")]
         return [f"{own['ms']['network']:.1f} ms", f"{added:.2f} ms", f"{sizes[0]:,} → {sizes[1]:,}"]
 
     def all_cells(self) -> str:
@@ -183,17 +182,17 @@ class Frozen:
         lines = [["data", "px", "map", "classifier", "task", *frozen.REPRESENTATIONS, "bdc minus average"]]
         for unit, counts in self.counts.items():
             for cell in dict.fromkeys(_cell(title) for title in counts):
-                stage, _, classifier, task = cell.split(", ")
+                _, classifier, task = cell.split(", ")
                 asked = int(task.partition("-")[0]) * frozen.QUERIES
                 percent = [f"{100 * counts[cell.format(name)].mean() / asked:.2f}" for name in frozen.REPRESENTATIONS]
                 found = difference(counts[cell.format("average")], counts[cell.format("bdc")], asked)
-                lines.append([unit.dataset, str(unit.size), stage, classifier, task, *percent, str(found)])
+                lines.append([unit.dataset, str(unit.size), unit.maps, classifier, task, *percent, str(found)])
         return table(lines)
 
 
 def _cell(title: str) -> str:
-    stage, _, classifier, task = title.split(", ")
-    return f"{stage}, {{}}, {classifier}, {task}"
+    _, classifier, task = title.split(", ")
+    return f"{{}}, {classifier}, {task}"
 
 
 # ---- what people read
@@ -242,23 +241,20 @@ def draw(rows: Sequence[Row], measured: Frozen, path: Path) -> None:
     from matplotlib import pyplot as plt
 
     colours = {1: "#0072b2", 5: "#d55e00"}
-    cells = [
-        (f"{_NAMES[unit.dataset]}, {unit.size} px, {_MAPS[stage]}", unit, stage)
-        for stage in frozen.STAGES
-        for unit in measured.counts
-    ]
-    height = 1.2 + 0.3 * max(len(rows), len(cells))
+    units = sorted(measured.counts, key=lambda unit: (frozen.MAPS.index(unit.maps), unit.dataset, unit.size))
+    titles = [f"{_NAMES[unit.dataset]}, {unit.size} px, {_MAPS[unit.maps]}" for unit in units]
+    height = 1.2 + 0.3 * max(len(rows), len(units))
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, height), layout="constrained")
     for place, row in enumerate(rows):
         for shot, shift in ((1, -0.14), (5, 0.14)):
             _mark(left, row.differences[shot], place + shift, colours[shot], f"{shot}-shot" if place == 0 else None)
     left.set_yticks(range(len(rows)), [f"{row.group}: {row.title}" for row in rows])
     left.set_title("Trained from scratch, validation classes", fontsize=10)
-    for place, (_, unit, stage) in enumerate(cells):
+    for place, unit in enumerate(units):
         for shot, shift in ((1, -0.14), (5, 0.14)):
-            found = measured.difference(unit, stage, "bdc", "logistic", 5, shot)
+            found = measured.difference(unit, "bdc", "logistic", 5, shot)
             _mark(right, found, place + shift, colours[shot], None)
-    right.set_yticks(range(len(cells)), [title for title, _, _ in cells])
+    right.set_yticks(range(len(units)), titles)
     right.set_title("Frozen EfficientNet-Lite0, test classes, logistic regression", fontsize=10)
     for axes in (left, right):
         axes.axvline(0, color="black", linewidth=0.8)
@@ -272,7 +268,7 @@ def draw(rows: Sequence[Row], measured: Frozen, path: Path) -> None:
 
 
 _NAMES = {"cifar_fs": "CIFAR-FS", "omniglot": "Omniglot"}
-_MAPS = {"last": "last map", "before": "map before it"}
+_MAPS = {"last": "last map", "before": "map before it", "both": "both maps"}
 
 
 def _mark(axes: Any, found: Difference, place: float, colour: str, label: str | None) -> None:

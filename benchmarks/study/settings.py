@@ -1,27 +1,31 @@
-"""What is compared from scratch, the most telling first."""
+"""What is compared from scratch, the most telling first.
+
+Dropout came out as what matters most. All that follows it keeps it: one factor at a time from there.
+"""
 
 from study.scratch import Setting
 
 LOGISTIC, OTHER, BOTH = "own, logistic", "other, logistic", "both, logistic"
 PROTOTYPES = ("own, euclidean", "own, euclidean")
 RESNET12 = ("backbone.name=resnet12", "backbone.removed_downsamplings=2", "backbone.width=0.2")
+DROPOUT = ("dropout=0.5",)
+ONWARDS = "from here BDC has dropout 0.5"
+NARROW = "ResNet-12, widths 13 to 128"
+
+
+def after_dropout(name: str, factor: str, value: str, *both: str, bdc: tuple[str, ...] = ()) -> Setting:
+    """A factor of both, or of BDC alone, with dropout on the BDC vector."""
+    return Setting(name, factor, value, both=both, bdc=(*DROPOUT, *bdc))
+
 
 SETTINGS = (
-    Setting("start", "start", "Conv4-64, 10 epochs", chosen=True),
-    Setting("dropout-0.5", "dropout on the BDC vector", "0.5", bdc=("dropout=0.5",)),
+    Setting("start", "start", "Conv4-64, 10 epochs"),
+    Setting("dropout-0.5", "dropout on the BDC vector", "0.5", bdc=DROPOUT),
     Setting("dropout-0.8", "dropout on the BDC vector", "0.8", bdc=("dropout=0.8",)),
     Setting("t-fixed", "learning rate of t", "0", bdc=("pretrain.t_lr=0",)),
     Setting("augmentation-paper", "augmentation", "the paper's", both=("augmentation=paper",)),
-    Setting(
-        "resnet12-dropout-0.5",
-        "ResNet-12, widths 13 to 128",
-        "dropout 0.5",
-        both=RESNET12,
-        bdc=("dropout=0.5",),
-    ),
-    Setting("weight-decay-2e-3", "weight decay", "2e-3", both=("pretrain.weight_decay=2e-3",)),
     *(
-        Setting(name, "same two networks", value, scoring=(title, title))
+        Setting(name, "the two networks of the start", value, scoring=(title, title))
         for name, value, title in (
             ("centred", "logistic, mean vector of the training classes subtracted", "own centred, logistic"),
             ("cosine", "prototypes, cosine", "own, cosine"),
@@ -30,11 +34,33 @@ SETTINGS = (
             ("inner-product-centred", "prototypes, inner product, mean subtracted", "own centred, inner_product"),
         )
     ),
-    Setting("weighted", "same two networks", "√2 off the diagonal", scoring=(LOGISTIC, "own weighted, logistic")),
+    Setting(
+        "weighted-after",
+        "the two networks of the start",
+        "√2 off the diagonal",
+        scoring=(LOGISTIC, "own weighted, logistic"),
+    ),
     Setting("afterwards", "trained with average pooling", "then BDC", pair="afterwards", scoring=(LOGISTIC, OTHER)),
     Setting("together", "trained with average pooling", "then both", pair="afterwards", scoring=(LOGISTIC, BOTH)),
-    Setting("meta", "episodes after the start", "Conv4-64", pair="meta", scoring=PROTOTYPES, chosen=True),
-    Setting("reduce-32", "reduction", "32", bdc=("options.reduce_to=32",)),
-    Setting("reduce-128", "reduction", "128", bdc=("options.reduce_to=128",)),
-    Setting("removed-1", "removed down-samplings", "1", both=("backbone.removed_downsamplings=1",)),
+    after_dropout("resnet12", ONWARDS, NARROW, *RESNET12),
+    Setting("meta", "episodes", "after the start", pair="meta", scoring=PROTOTYPES),
+    Setting("meta-dropout", "episodes", "after dropout 0.5", bdc=DROPOUT, pair="meta", scoring=PROTOTYPES),
+    after_dropout("weight-decay-2e-3", "weight decay", "2e-3", "pretrain.weight_decay=2e-3"),
+    after_dropout("reduce-128", "reduction", "128", bdc=("options.reduce_to=128",)),
+    after_dropout("reduce-32", "reduction", "32", bdc=("options.reduce_to=32",)),
+    after_dropout("removed-1", "removed down-samplings", "1", "backbone.removed_downsamplings=1"),
+    after_dropout("lr-0.1", "learning rate", "0.1", "pretrain.lr=0.1"),
+    after_dropout("epochs-30", "length of training", "30 epochs", "pretrain.epochs=30"),
+    after_dropout("seed-2", "seed", "2", "seed=2"),
+    Setting("baseline-dropout", "dropout on both vectors", "0.5", both=DROPOUT),
+    after_dropout("distill-1", "distillation", "1 generation", "distill.generations=1"),
+    after_dropout("t-lr-of-network", "learning rate of t", "that of the network", bdc=("pretrain.t_lr=null",)),
+    after_dropout("reduce-64", "reduction", "64", bdc=("options.reduce_to=64",)),
+    after_dropout("reduce-196", "reduction", "196", bdc=("options.reduce_to=196",)),
+    after_dropout("weighted", "trained with √2 off the diagonal", "", bdc=("options.output=weighted",)),
+    after_dropout("removed-0", "removed down-samplings", "0", "backbone.removed_downsamplings=0"),
+    after_dropout("lr-0.02", "learning rate", "0.02", "pretrain.lr=0.02"),
+    after_dropout("distill-2", "distillation", "2 generations", "distill.generations=2"),
+    after_dropout("width-2", "width", "128 channels", "backbone.width=2"),
+    after_dropout("epochs-60", "length of training", "60 epochs", "pretrain.epochs=60"),
 )
