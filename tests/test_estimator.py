@@ -435,6 +435,14 @@ class TestFiles:
         assert (again.size, again.C, again.batch_size) == (None, 7, 4)
         assert np.array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))
 
+    def test_the_finer_map_is_saved_with_its_name(self) -> None:
+        fitted = FewShotClassifier(backbone="efficientnet_lite0_fine").fit(EXAMPLES, LABELS)
+        assert fitted.embedding_.out_features == 112 * 113 // 2
+        again = FewShotClassifier.load(fitted.to_bytes())
+        assert again.embedding_.out_features == 112 * 113 // 2
+        assert np.array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))
+        assert fitted.score(NEW, NEW_LABELS) == 1
+
     def test_the_header_is_plain_json(self, fitted: FewShotClassifier) -> None:
         content = fitted.to_bytes()
         length = int.from_bytes(content[:8], "little")

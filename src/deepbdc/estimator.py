@@ -54,9 +54,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `embed` made of them.
 
     Args:
-        backbone: ``"efficientnet_lite0"``, trained on ImageNet, which comes with the installation; ``"timm/NAME"``,
-            whose weights are fetched; the folder of a run of ``deepbdc train``; or a network of your own that gives
-            feature maps ``(n, channels, h, w)``.
+        backbone: ``"efficientnet_lite0"``, trained on ImageNet, which comes with the installation;
+            ``"efficientnet_lite0_fine"``, an earlier map of it, better for what is no photo of things: characters,
+            signs, drawings; ``"timm/NAME"``, whose weights are fetched; the folder of a run of ``deepbdc train``; or a
+            network of your own that gives feature maps ``(n, channels, h, w)``.
         pool: ``"bdc"`` or ``"average"`` (default: BDC; a run keeps its own).
         classifier: ``"logistic"``, ``"prototype"`` (cosine) or ``"softmax"``.
         C: Of the logistic regression, the larger the closer it fits the examples.

@@ -39,7 +39,7 @@ def residual_stages(depths: tuple[int, ...]) -> int:
 
 
 def test_the_registry_is_what_the_paper_needs() -> None:
-    assert list_backbones() == sorted([*PARAMETERS, "efficientnet_lite0"])
+    assert list_backbones() == sorted([*PARAMETERS, "efficientnet_lite0", "efficientnet_lite0_fine"])
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

@@ -38,6 +38,20 @@ def test_the_map_is_that_of_the_whole_network() -> None:
     assert backbone.preprocessing.mean == (0.498,) * 3
 
 
+def test_the_fine_map_is_that_of_the_whole_network() -> None:
+    whole = timm.create_model("tf_efficientnet_lite0", features_only=True).eval()
+    weights = imagenet_weights()
+    whole.load_state_dict({name: weights[name] for name in whole.state_dict()})
+    images = torch.rand(2, 3, 160, 160)
+    backbone = create_backbone("efficientnet_lite0_fine").eval()
+    with torch.no_grad():
+        features = backbone(images)
+        assert torch.allclose(features, whole(images)[-2], atol=1e-4)
+    assert features.shape == (2, 112, 10, 10)
+    assert backbone.out_channels == 112
+    assert len(backbone.network.blocks) == 5  # what comes after is neither computed nor kept
+
+
 def test_it_knows_something() -> None:
     """Batch norm has the statistics of real pictures, and random weights are not the trained ones."""
     trained, random = create_backbone("efficientnet_lite0"), create_backbone("efficientnet_lite0", pretrained=False)

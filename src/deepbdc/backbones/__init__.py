@@ -7,7 +7,7 @@ from deepbdc._registry import call_checked
 from deepbdc.backbones.base import Backbone, Preprocessing, backbones
 from deepbdc.backbones.conv4 import conv4
 from deepbdc.backbones.dropblock import DropBlock
-from deepbdc.backbones.efficientnet_lite0 import efficientnet_lite0
+from deepbdc.backbones.efficientnet_lite0 import efficientnet_lite0, efficientnet_lite0_fine
 from deepbdc.backbones.resnet import resnet10, resnet18, resnet34
 from deepbdc.backbones.resnet12 import resnet12, resnet34s
 from deepbdc.backbones.timm_models import timm_backbone
@@ -19,6 +19,7 @@ __all__ = [
     "conv4",
     "create_backbone",
     "efficientnet_lite0",
+    "efficientnet_lite0_fine",
     "list_backbones",
     "resnet10",
     "resnet12",
@@ -41,8 +42,8 @@ def create_backbone(name: str, removed_downsamplings: int | None = None, **optio
     Our own take ``removed_downsamplings`` (default 1: the paper removes the last one, for a larger map) and
     ``width``, a multiplier of all channel numbers that makes thin versions for laptops; ``resnet12`` and
     ``resnet34s`` also take ``drop_rate``. ``timm/<name>`` takes ``pretrained`` and ``removed_downsamplings``
-    (default 0). ``efficientnet_lite0`` has weights from ImageNet, which come with the installation
-    (``pretrained=False`` for random ones).
+    (default 0). ``efficientnet_lite0`` and ``efficientnet_lite0_fine``, its map before the last, have weights from
+    ImageNet, which come with the installation (``pretrained=False`` for random ones).
 
     >>> backbone = create_backbone("resnet12", width=0.25)
     >>> backbone.out_channels, backbone.map_size(), backbone.preprocessing.input_size

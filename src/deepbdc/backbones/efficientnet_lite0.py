@@ -32,10 +32,10 @@ _IN_FIRST_BLOCK = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv":
 
 
 class EfficientNetLite0(Backbone):
-    """The stages of EfficientNet-Lite0 (Google, 2020), up to the map of 320 channels: ``(n, 320, h / 32, w / 32)``."""
+    """The first stages of EfficientNet-Lite0 (Google, 2020): ``(n, 3, h, w) -> (n, channels, h / 32, w / 32)``."""
 
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__(320, PREPROCESSING)
+    def __init__(self, network: nn.Module, channels: int) -> None:
+        super().__init__(channels, PREPROCESSING)
         self.network = network
 
     def forward(self, images: Tensor) -> Tensor:
@@ -51,19 +51,39 @@ def efficientnet_lite0(pretrained: bool = True) -> Backbone:
     Args:
         pretrained: False starts from random weights.
     """
+    return EfficientNetLite0(_network(pretrained, 7), 320)
+
+
+@backbones.register
+def efficientnet_lite0_fine(pretrained: bool = True) -> Backbone:
+    """The first five of the seven stages of `efficientnet_lite0`: 112 channels, and four times the positions.
+
+    Its map says more about lines and textures, and less about the objects of ImageNet. docs/when-bdc-helps.md tells
+    for which pictures it is the better one.
+
+    Args:
+        pretrained: False starts from random weights.
+    """
+    return EfficientNetLite0(_network(pretrained, 5), 112)
+
+
+def _network(pretrained: bool, stages: int) -> nn.Module:
+    """The network up to a stage."""
     import timm
 
     # Without memory for weights that would be drawn only to be replaced.
     with torch.device("meta") if pretrained else nullcontext():
-        network = timm.create_model("tf_efficientnet_lite0", features_only=True, out_indices=(-1,))
+        level = {5: 3, 7: 4}[stages]  # of the maps that timm gives
+        network: nn.Module = timm.create_model("tf_efficientnet_lite0", features_only=True, out_indices=(level,))
+        del network.blocks[stages:]  # type: ignore[union-attr,operator]
     if pretrained:
-        weights = imagenet_weights()
-        left = [name for name in weights if not name.startswith(_HEAD) and name not in network.state_dict()]
+        unused = (*_HEAD, *(f"blocks.{stage}." for stage in range(stages, len(BLOCKS))))
+        kept = {name: value for name, value in imagenet_weights().items() if not name.startswith(unused)}
+        left = [name for name in kept if name not in network.state_dict()]
         if left:
             raise ValueError(f"{PACKAGE} has weights for which there is no place: {', '.join(left[:3])}")
-        kept = {name: value for name, value in weights.items() if not name.startswith(_HEAD)}
         network.load_state_dict(kept, assign=True)  # strict: none is missing
-    return EfficientNetLite0(network)
+    return network
 
 
 def imagenet_weights() -> dict[str, Tensor]:

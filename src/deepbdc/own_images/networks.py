@@ -16,6 +16,7 @@ from deepbdc.pooling import AveragePool, BDCPool, Pool
 from deepbdc.weight_files import read_preprocessing
 
 DEFAULT_BACKBONE = "efficientnet_lite0"
+FINE_BACKBONE = "efficientnet_lite0_fine"
 POOLS = ("bdc", "average")
 _TIMM = "timm/"
 _IMAGENET = Preprocessing(224, 224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -100,10 +101,10 @@ def _own_embedding(network: nn.Module, pool: str | None, size: int | None) -> Em
 
 @lru_cache(maxsize=4)
 def _named_embedding(name: str, pool: str, size: int | None, device: str) -> Embedding:
-    if not name.startswith(_TIMM) and name in list_backbones() and name != DEFAULT_BACKBONE:
+    if not name.startswith(_TIMM) and name in list_backbones() and name not in (DEFAULT_BACKBONE, FINE_BACKBONE):
         raise ValueError(
             f"{name} knows nothing yet: train it with 'deepbdc train' and give the folder of the run, "
-            f"or take {DEFAULT_BACKBONE} or 'timm/NAME', which were trained on ImageNet"
+            f"or take {DEFAULT_BACKBONE}, {FINE_BACKBONE} or 'timm/NAME', which were trained on ImageNet"
         )
     network = create_backbone(name, pretrained=True)
     embedding = Embedding(network, _pool(pool, network), resized(network.preprocessing, size))

@@ -124,7 +124,7 @@ def table(request: EvaluationRequest, results: Sequence[EvaluationResult], train
     """Accuracies with 95 % intervals, a column for each number of shots."""
     if trained:
         return results_table(request.model, results, request.classifier or "its own")
-    weights = "trained on ImageNet" if request.model == "efficientnet_lite0" else "untrained"
+    weights = "trained on ImageNet" if request.model.startswith("efficientnet_lite0") else "untrained"
     model = request.model if request.model == "pixels" else f"{request.model} ({weights}), {request.pool}"
     return results_table(model, results, request.classifier or "prototype")
 

@@ -48,7 +48,10 @@ MODEL, RESULT, RECIPE, CURVE = "model.safetensors", "result.json", "recipe.yaml"
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What came out of a run: one result for each number of shots (none, if there are no test classes, or the recipe leaves them alone)."""
+    """What came out of a run: one result for each number of shots.
+
+    There is none if the data has no test classes, or the recipe leaves them alone.
+    """
 
     folder: Path
     results: tuple[EvaluationResult, ...]
