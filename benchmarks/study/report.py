@@ -47,6 +47,7 @@ def difference(baseline: NDArray[np.uint16], bdc: NDArray[np.uint16], queries: i
 class Row:
     """A line of the table."""
 
+    name: str
     group: str
     title: str
     differences: dict[int, Difference]
@@ -96,7 +97,7 @@ def scratch_row(setting: Setting, results: Path, split: str) -> Row:
         ]
         found[shot] = difference(chosen[0], chosen[1], contents[0]["queries"])
     command = f"python benchmarks/bdc_study.py scratch {setting.name} --again --data FOLDER"
-    return Row(setting.factor, setting.value, found, scratch_cost(setting, results), command)
+    return Row(setting.name, setting.factor, setting.value, found, scratch_cost(setting, results), command)
 
 
 def scratch_cost(setting: Setting, results: Path) -> str:
@@ -243,24 +244,24 @@ def draw(rows: Sequence[Row], measured: Frozen, path: Path) -> None:
     colours = {1: "#0072b2", 5: "#d55e00"}
     units = sorted(measured.counts, key=lambda unit: (frozen.MAPS.index(unit.maps), unit.dataset, unit.size))
     titles = [f"{_NAMES[unit.dataset]}, {unit.size} px, {_MAPS[unit.maps]}" for unit in units]
-    height = 1.2 + 0.3 * max(len(rows), len(units))
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, height), layout="constrained")
+    height = 1.2 + 0.24 * max(len(rows), len(units))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, height), layout="constrained")
     for place, row in enumerate(rows):
         for shot, shift in ((1, -0.14), (5, 0.14)):
             _mark(left, row.differences[shot], place + shift, colours[shot], f"{shot}-shot" if place == 0 else None)
-    left.set_yticks(range(len(rows)), [f"{row.group}: {row.title}" for row in rows])
-    left.set_title("Trained from scratch, validation classes", fontsize=10)
+    left.set_yticks(range(len(rows)), [row.name for row in rows])
+    left.set_title("Trained from scratch (validation classes)", fontsize=10)
     for place, unit in enumerate(units):
         for shot, shift in ((1, -0.14), (5, 0.14)):
             found = measured.difference(unit, "bdc", "logistic", 5, shot)
             _mark(right, found, place + shift, colours[shot], None)
     right.set_yticks(range(len(units)), titles)
-    right.set_title("Frozen EfficientNet-Lite0, test classes, logistic regression", fontsize=10)
+    right.set_title("Frozen EfficientNet-Lite0 (test classes)", fontsize=10)
     for axes in (left, right):
         axes.axvline(0, color="black", linewidth=0.8)
         axes.invert_yaxis()
         axes.grid(axis="x", alpha=0.3)
-        axes.set_xlabel("BDC minus average pooling, points (95 % interval, paired)")
+        axes.set_xlabel("BDC minus baseline, points, with 95 % intervals")
     left.legend(loc="best")
     with temporary(path) as part:
         figure.savefig(part, format="png", dpi=130)
