@@ -21,7 +21,7 @@ if not os.environ.get("CI"):  # there, what is missing is an error
 
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request, expect
 
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=60_000)
 
 Open = Callable[..., Page]
 
@@ -48,6 +48,7 @@ def open_page(browser: Browser, address: str) -> Iterator[Open]:
         contexts.append(context)
         context.on("request", note)
         page = context.new_page()
+        page.set_default_timeout(120_000)  # a busy machine is slow to take large files
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(address)
         expect(page.get_by_role("heading", name="Three steps, and no training")).to_be_visible()

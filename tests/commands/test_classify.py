@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -249,6 +250,15 @@ def test_on_a_terminal_rows_fit_the_screen(saved: str, monkeypatch: pytest.Monke
     assert "Classifying" in screen.getvalue()  # the bar
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C interrupts, also where the tests run in the background of a script, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_what_was_done(saved: str, capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     photos()
     place = command._place
