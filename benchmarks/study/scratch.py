@@ -57,15 +57,13 @@ class Setting:
     bdc: tuple[str, ...] = ()
     baseline: tuple[str, ...] = ()
     pair: str = "transfer"
-    seed: int = 1
     scoring: tuple[str, str] = ("own, logistic", "own, logistic")
     chosen: bool = False
     """One of the few that are looked at on the test classes."""
 
     def overrides(self, side: int) -> tuple[str, ...]:
         """Of the start, for the baseline (0) or the method with BDC (1)."""
-        own = self.bdc if side else self.baseline
-        return (*self.both, *own, *(() if self.seed == 1 else (f"seed={self.seed}",)))
+        return (*self.both, *(self.bdc if side else self.baseline))
 
     def runs(self) -> "tuple[Run, Run]":
         baseline, bdc = PAIRS[self.pair]

@@ -55,8 +55,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         backbone: ``"efficientnet_lite0"``, trained on ImageNet, which comes with the installation;
-            ``"efficientnet_lite0_fine"``, an earlier map of it, better for what is no photo of things: characters,
-            signs, drawings; ``"timm/NAME"``, whose weights are fetched; the folder of a run of ``deepbdc train``; or a
+            ``"efficientnet_lite0_fine"``, an earlier map of it, far better on handwritten characters and far worse on
+            photos; ``"timm/NAME"``, whose weights are fetched; the folder of a run of ``deepbdc train``; or a
             network of your own that gives feature maps ``(n, channels, h, w)``.
         pool: ``"bdc"`` or ``"average"`` (default: BDC; a run keeps its own).
         classifier: ``"logistic"``, ``"prototype"`` (cosine) or ``"softmax"``.

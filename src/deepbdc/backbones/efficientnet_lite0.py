@@ -32,7 +32,7 @@ _IN_FIRST_BLOCK = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv":
 
 
 class EfficientNetLite0(Backbone):
-    """The first stages of EfficientNet-Lite0 (Google, 2020): ``(n, 3, h, w) -> (n, channels, h / 32, w / 32)``."""
+    """The first stages of EfficientNet-Lite0 (Google, 2020), up to a map of so many channels."""
 
     def __init__(self, network: nn.Module, channels: int) -> None:
         super().__init__(channels, PREPROCESSING)
@@ -56,7 +56,7 @@ def efficientnet_lite0(pretrained: bool = True) -> Backbone:
 
 @backbones.register
 def efficientnet_lite0_fine(pretrained: bool = True) -> Backbone:
-    """The first five of the seven stages of `efficientnet_lite0`: 112 channels, and four times the positions.
+    """The first five of the seven stages of `efficientnet_lite0`: ``(n, 112, h / 16, w / 16)``.
 
     Its map says more about lines and textures, and less about the objects of ImageNet. docs/when-bdc-helps.md tells
     for which pictures it is the better one.

@@ -63,7 +63,7 @@ def classify_images(
         quiet: Print no line for each picture, only the summary.
         backbone: The network: the folder of a run of 'deepbdc train', or timm/NAME, which is downloaded (default:
             efficientnet_lite0, which knows ImageNet and came with the installation). efficientnet_lite0_fine is
-            better for characters, signs and drawings.
+            far better on handwritten characters, and far worse on photos.
         pool: How feature maps become representations: bdc or average (default: bdc).
         size: Side of the pictures as the network sees them, in pixels (default: the network's own).
         classifier: What learns the classes: logistic, prototype or softmax (default: logistic).

@@ -44,7 +44,7 @@ def explain_image(
         neighbours: How many of the most similar examples to show.
         backbone: The network: the folder of a run of 'deepbdc train', or timm/NAME, which is downloaded (default:
             efficientnet_lite0, which knows ImageNet and came with the installation). efficientnet_lite0_fine is
-            better for characters, signs and drawings.
+            far better on handwritten characters, and far worse on photos.
         pool: How feature maps become representations: bdc or average (default: bdc).
         size: Side of the pictures as the network sees them, in pixels (default: the network's own).
         classifier: What learns the classes: logistic, prototype or softmax (default: logistic).
