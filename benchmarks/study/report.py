@@ -74,8 +74,9 @@ def _matches(title: str, scoring: str) -> bool:
 
 
 def scratch_rows(results: Path, split: str = "val") -> Iterator[Row]:
-    """A row for each setting of which both runs are there."""
-    for setting in SETTINGS:
+    """A row for each setting of which both runs are there, those of one factor together."""
+    factors = list(dict.fromkeys(setting.factor for setting in SETTINGS))
+    for setting in sorted(SETTINGS, key=lambda setting: factors.index(setting.factor)):
         runs = setting.runs()
         if not all(finished(run, results / "runs") for run in runs):
             continue

@@ -8,7 +8,7 @@ from study.scratch import Setting
 LOGISTIC, OTHER, BOTH = "own, logistic", "other, logistic", "both, logistic"
 PROTOTYPES = ("own, euclidean", "own, euclidean")
 RESNET12 = ("backbone.name=resnet12", "backbone.removed_downsamplings=2", "backbone.width=0.2")
-HALF, DROPOUT = ("dropout=0.5",), ("dropout=0.8",)
+HALF, DROPOUT, LONGER = ("dropout=0.5",), ("dropout=0.8",), ("pretrain.epochs=30",)
 SAME_RATE, SLOWER = "after dropout 0.5, ProtoNet with the same low rate", ("meta.lr=2e-3",)
 NARROW = "ResNet-12, widths 13 to 128"
 
@@ -46,22 +46,32 @@ SETTINGS = (
     Setting("meta", "episodes", "after the start", pair="meta", scoring=PROTOTYPES),
     Setting("meta-dropout", "episodes", "after dropout 0.5", bdc=HALF, pair="meta", scoring=PROTOTYPES),
     Setting("meta-rate", "episodes", SAME_RATE, baseline=SLOWER, bdc=HALF, pair="meta", scoring=PROTOTYPES),
-    after_dropout("epochs-30", "length of training", "30 epochs", "pretrain.epochs=30"),
+    after_dropout("epochs-30", "length of training", "30 epochs", *LONGER),
+    Setting(
+        "meta-epochs-30",
+        "episodes",
+        "after dropout 0.8 and 30 epochs, ProtoNet with the same low rate",
+        both=LONGER,
+        baseline=SLOWER,
+        bdc=DROPOUT,
+        pair="meta",
+        scoring=PROTOTYPES,
+    ),
+    after_dropout("epochs-30-seed-2", "length of training", "30 epochs, another seed", *LONGER, "seed=2"),
+    after_dropout("distill-1", "distillation", "1 generation", "distill.generations=1"),
     after_dropout("resnet12-dropout-0.8", NARROW, "dropout 0.8", *RESNET12),
     after_dropout("weight-decay-2e-3", "weight decay", "2e-3", "pretrain.weight_decay=2e-3"),
     after_dropout("reduce-128", "reduction", "128", bdc=("options.reduce_to=128",)),
     after_dropout("reduce-32", "reduction", "32", bdc=("options.reduce_to=32",)),
     after_dropout("removed-1", "removed down-samplings", "1", "backbone.removed_downsamplings=1"),
     after_dropout("lr-0.1", "learning rate", "0.1", "pretrain.lr=0.1"),
-    after_dropout("seed-2", "seed", "2", "seed=2"),
-    Setting("baseline-dropout", "dropout on both vectors", "0.5", both=HALF),
-    after_dropout("distill-1", "distillation", "1 generation", "distill.generations=1"),
     after_dropout("t-lr-of-network", "learning rate of t", "that of the network", bdc=("pretrain.t_lr=null",)),
     after_dropout("reduce-64", "reduction", "64", bdc=("options.reduce_to=64",)),
-    after_dropout("reduce-196", "reduction", "196", bdc=("options.reduce_to=196",)),
     after_dropout("weighted", "trained with √2 off the diagonal", "", bdc=("options.output=weighted",)),
     after_dropout("removed-0", "removed down-samplings", "0", "backbone.removed_downsamplings=0"),
     after_dropout("lr-0.02", "learning rate", "0.02", "pretrain.lr=0.02"),
+    after_dropout("reduce-196", "reduction", "196", bdc=("options.reduce_to=196",)),
+    Setting("baseline-dropout", "dropout on both vectors", "0.5", both=HALF),
     after_dropout("distill-2", "distillation", "2 generations", "distill.generations=2"),
     after_dropout("width-2", "width", "128 channels", "backbone.width=2"),
     after_dropout("epochs-60", "length of training", "60 epochs", "pretrain.epochs=60"),

@@ -6,7 +6,7 @@ from deepbdc.backbones.base import AT_84, Backbone, backbones, downsampling_stag
 
 
 class Conv4(Backbone):
-    """Four blocks of 3×3 convolution, batch norm, ReLU and 2×2 max-pooling, 64 channels each.
+    """Four blocks of 3×3 convolution, batch norm, 2×2 max-pooling and ReLU, 64 channels each.
 
     At 84 px the map is 64×10×10 with one down-sampling removed, as in all our backbones, and 64×5×5 with none.
     """
@@ -19,8 +19,8 @@ class Conv4(Backbone):
             nn.Sequential(
                 nn.Conv2d(before, after, kernel_size=3, padding=1),
                 nn.BatchNorm2d(after),
-                nn.ReLU(inplace=True),
                 nn.MaxPool2d(2) if pool else nn.Identity(),
+                nn.ReLU(inplace=True),  # after the pooling it is the same function, on a quarter of the numbers
             )
             for before, after, pool in zip((3, *channels[:-1]), channels, pools, strict=True)
         ]
