@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+import deepbdc  # noqa: F401  (before what imports torchvision, also when a test file is run alone)
+
 settings.register_profile("deepbdc", deadline=None, max_examples=40, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("deepbdc")
 

@@ -13,9 +13,11 @@ SAME_RATE, SLOWER = "after dropout 0.5, ProtoNet with the same low rate", ("meta
 NARROW = "ResNet-12, widths 13 to 128"
 
 
-def after_dropout(name: str, factor: str, value: str, *both: str, bdc: tuple[str, ...] = ()) -> Setting:
+def after_dropout(
+    name: str, factor: str, value: str, *both: str, bdc: tuple[str, ...] = (), chosen: bool = False
+) -> Setting:
     """A factor of both, or of BDC alone, with dropout on the BDC vector."""
-    return Setting(name, factor, value, both=both, bdc=(*DROPOUT, *bdc))
+    return Setting(name, factor, value, both=both, bdc=(*DROPOUT, *bdc), chosen=chosen)
 
 
 SETTINGS = (
@@ -46,18 +48,22 @@ SETTINGS = (
     Setting("meta", "episodes", "after the start", pair="meta", scoring=PROTOTYPES),
     Setting("meta-dropout", "episodes", "after dropout 0.5", bdc=HALF, pair="meta", scoring=PROTOTYPES),
     Setting("meta-rate", "episodes", SAME_RATE, baseline=SLOWER, bdc=HALF, pair="meta", scoring=PROTOTYPES),
-    after_dropout("epochs-30", "length of training", "30 epochs", *LONGER),
-    Setting(
-        "meta-epochs-30",
-        "episodes",
-        "after dropout 0.8 and 30 epochs, ProtoNet with the same low rate",
-        both=LONGER,
-        baseline=SLOWER,
-        bdc=DROPOUT,
-        pair="meta",
-        scoring=PROTOTYPES,
+    after_dropout("epochs-30", "length of training", "30 epochs", *LONGER, chosen=True),
+    after_dropout("epochs-30-seed-2", "length of training", "30 epochs, another seed", *LONGER, "seed=2", chosen=True),
+    *(
+        Setting(
+            f"meta-epochs-30{name}",
+            "episodes",
+            f"after dropout 0.8 and 30 epochs, ProtoNet with the same low rate{title}",
+            both=(*LONGER, *seed),
+            baseline=SLOWER,
+            bdc=DROPOUT,
+            pair="meta",
+            scoring=PROTOTYPES,
+            chosen=True,
+        )
+        for name, title, seed in (("", "", ()), ("-seed-2", ", another seed", ("seed=2",)))
     ),
-    after_dropout("epochs-30-seed-2", "length of training", "30 epochs, another seed", *LONGER, "seed=2"),
     after_dropout("distill-1", "distillation", "1 generation", "distill.generations=1"),
     after_dropout("resnet12-dropout-0.8", NARROW, "dropout 0.8", *RESNET12),
     after_dropout("weight-decay-2e-3", "weight decay", "2e-3", "pretrain.weight_decay=2e-3"),

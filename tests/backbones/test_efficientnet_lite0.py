@@ -27,12 +27,12 @@ def test_the_map_is_that_of_the_whole_network() -> None:
     whole.load_state_dict(imagenet_weights())
     seen = []
     whole.blocks.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
-    images = torch.rand(2, 3, 160, 160)
     backbone = create_backbone("efficientnet_lite0").eval()
+    images = torch.rand(2, 3, backbone.preprocessing.input_size, backbone.preprocessing.input_size)
     with torch.no_grad():
         whole(images)
         features = backbone(images)
-    assert features.shape == (2, 320, 5, 5)
+    assert features.shape == (2, 320, 7, 7)
     assert torch.allclose(features, seen[0], atol=1e-5)
     assert backbone.out_channels == 320
     assert backbone.preprocessing.mean == (0.498,) * 3

@@ -2,6 +2,7 @@
 
 import hashlib
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,8 +16,10 @@ WEIGHTS = "models/efficientnet-lite0-57934424.pth"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 BLOCKS = (1, 2, 2, 3, 3, 4, 1)  # in each stage
 
-# The weights were made for these colours; with the usual ones of ImageNet they recognise less.
-PREPROCESSING = Preprocessing(input_size=160, resize=160, mean=(0.498,) * 3, std=(0.502,) * 3, interpolation="bicubic")
+# The weights were made for these colours; with the usual ones of ImageNet they recognise less. The size is what
+# docs/when-bdc-helps.md found best: BDC needs positions, and of 224 pixels the last map has 7×7.
+PREPROCESSING = Preprocessing(input_size=224, resize=224, mean=(0.498,) * 3, std=(0.502,) * 3, interpolation="bicubic")
+FINE = replace(PREPROCESSING, input_size=160, resize=160)  # 10×10 positions; more gave nothing
 
 _OUTSIDE = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
 _HEAD = ("conv_head.", "bn2.", "classifier.")
@@ -34,8 +37,8 @@ _IN_FIRST_BLOCK = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv":
 class EfficientNetLite0(Backbone):
     """The first stages of EfficientNet-Lite0 (Google, 2020), up to a map of so many channels."""
 
-    def __init__(self, network: nn.Module, channels: int) -> None:
-        super().__init__(channels, PREPROCESSING)
+    def __init__(self, network: nn.Module, channels: int, preprocessing: Preprocessing) -> None:
+        super().__init__(channels, preprocessing)
         self.network = network
 
     def forward(self, images: Tensor) -> Tensor:
@@ -51,7 +54,7 @@ def efficientnet_lite0(pretrained: bool = True) -> Backbone:
     Args:
         pretrained: False starts from random weights.
     """
-    return EfficientNetLite0(_network(pretrained, 7), 320)
+    return EfficientNetLite0(_network(pretrained, 7), 320, PREPROCESSING)
 
 
 @backbones.register
@@ -64,7 +67,7 @@ def efficientnet_lite0_fine(pretrained: bool = True) -> Backbone:
     Args:
         pretrained: False starts from random weights.
     """
-    return EfficientNetLite0(_network(pretrained, 5), 112)
+    return EfficientNetLite0(_network(pretrained, 5), 112, FINE)
 
 
 def _network(pretrained: bool, stages: int) -> nn.Module:
