@@ -171,7 +171,7 @@ def main() -> None:
     print("\n".join(lines), flush=True)
     for name, test, val in splits(given.data, given.quick):
         embedding = find_embedding("efficientnet_lite0", None, None, "cpu")
-        maps = build_bank(embedding, test, budget=2 * 4 * 320 * 49 * len(test), progress=sys.stderr.isatty())
+        maps = build_bank(embedding, test, budget=4 * 320 * 49 * len(test), progress=sys.stderr.isatty())
         assert maps.kept == "reduced maps, float32", maps.kept
         for part in (pooling(name, maps, test, val, episodes), honesty(name, maps, test, tasks)):
             print("\n" + "\n".join(part), flush=True)
