@@ -9,8 +9,8 @@
 FOLDER holds cifar_fs_train.npz, cifar_fs_valtest.npz and omniglot.npz. Every run leaves a file of results in
 benchmarks/results/bdc_study, and is not done again; an interrupted one goes on. Several processes may be started: they
 share the runs among them (with --threads 1 each, two are faster than one with two threads). The most telling runs come
-first. Names after scratch or frozen choose some of them, and --again repeats those in a folder of their own, as the
-commands in the table do.
+first. Names after scratch, frozen or test choose some of them, and --again repeats those in a folder of their own, as
+the commands in the table do.
 """
 
 import argparse
@@ -35,7 +35,7 @@ FIGURE = PAGE.parent / "images" / "when_bdc_helps.png"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("scratch", "frozen", "test", "cost", "report"))
-    parser.add_argument("names", nargs="*", help="settings of scratch, or units of frozen like cifar_fs,test,160,last")
+    parser.add_argument("names", nargs="*", help="settings, or units of frozen like cifar_fs,test,160,last")
     parser.add_argument("--data", type=Path, help="the folder of the image sets")
     parser.add_argument("--work", type=Path, default=Path("runs/bdc_study"), help="where networks are trained")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where results are kept")
@@ -86,13 +86,13 @@ def run_scratch(settings: Sequence[Setting], given: argparse.Namespace) -> None:
 
 def look_at_test(given: argparse.Namespace) -> None:
     """Of the settings that were chosen on the validation classes, with what was chosen there."""
-    selected = [setting for setting in SETTINGS if setting.chosen]
-    if not selected:
-        raise SystemExit("no setting of benchmarks/study/settings.py is chosen yet: the test classes are left alone")
-    for run in dict.fromkeys(run for setting in selected for run in setting.runs()):
-        if not finished(run, given.results / "test"):
-            print(f"looking at the test classes with {run.name}", flush=True)
-            save_scores(run, given.work / run.name, given.results / "test", given.data, "test")
+    for setting in chosen(given.names, {setting.name: setting for setting in SETTINGS if setting.chosen}):
+        for run in setting.runs():
+            train_and_score(run, given.work, given.results / "runs", given.data)
+            if not finished(run, given.results / "test"):
+                print(f"looking at the test classes with {run.name}", flush=True)
+                save_scores(run, given.work / run.name, given.results / "test", given.data, "test")
+        print(report.scratch_table([report.scratch_row(setting, given.results, "test")]))
 
 
 def write_report(results: Path) -> None:

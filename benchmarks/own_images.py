@@ -171,6 +171,7 @@ def main() -> None:
     print("\n".join(lines), flush=True)
     for name, test, val in splits(given.data, given.quick):
         embedding = find_embedding("efficientnet_lite0", None, None, "cpu")
+        # Room for the maps, 7×7, and not for the vectors, which are longer.
         maps = build_bank(embedding, test, budget=4 * 320 * 49 * len(test), progress=sys.stderr.isatty())
         assert maps.kept == "reduced maps, float32", maps.kept
         for part in (pooling(name, maps, test, val, episodes), honesty(name, maps, test, tasks)):

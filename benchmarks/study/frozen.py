@@ -80,7 +80,7 @@ class Unit:
 
 
 def units() -> Iterator[Unit]:
-    """The size of today first. The validation classes come before the test classes: they choose C."""
+    """The first size has more kinds of tasks. Validation classes come before test classes: they choose C."""
     for size in SIZES:
         for dataset in DATASETS:
             for split in ("val", "test"):

@@ -97,7 +97,8 @@ def scratch_row(setting: Setting, results: Path, split: str) -> Row:
             for content, count, scoring in zip(contents, counts, setting.scoring, strict=True)
         ]
         found[shot] = difference(chosen[0], chosen[1], contents[0]["queries"])
-    command = f"python benchmarks/bdc_study.py scratch {setting.name} --again --data FOLDER"
+    part = "scratch" if split == "val" else "test"
+    command = f"python benchmarks/bdc_study.py {part} {setting.name} --again --data FOLDER"
     return Row(setting.name, setting.factor, setting.value, found, scratch_cost(setting, results), command)
 
 
@@ -136,7 +137,7 @@ class Frozen:
         return difference(counts[cell.format("average")], counts[cell.format(name)], way * frozen.QUERIES)
 
     def tasks_table(self) -> str:
-        """Shots, ways and classifiers, for the default map and size."""
+        """Shots, ways and classifiers, for the last map at the first size."""
         lines = [["", "classifier", *(f"{shot} shot{'s' if shot > 1 else ''}" for shot in frozen.SHOTS)]]
         for unit in self.counts:
             if unit.size == frozen.SIZES[0] and unit.maps == "last":
@@ -148,7 +149,7 @@ class Frozen:
         return table(lines)
 
     def representations_table(self) -> str:
-        """All representations, for the default map and size."""
+        """All representations, for all maps at the first size."""
         heads = [name.replace("bdc", "BDC") for name in frozen.REPRESENTATIONS]
         lines = [["5-way", "classifier", *heads]]
         for unit in self.counts:

@@ -196,3 +196,18 @@ def test_a_batch_of_one_trains() -> None:
 def test_mistakes_are_answered_in_words(call: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_conv4_is_the_function_of_the_papers_order() -> None:
+    """They have the ReLU before the pooling; after it there is less to do, and result and gradients are equal."""
+    backbone, images = create_backbone("conv4", removed_downsamplings=2), torch.randn(4, 3, 32, 32)
+    features = images
+    for convolution, norm, pool, _ in backbone.blocks:
+        features = pool(torch.relu(norm(convolution(features))))
+    found = backbone(images)
+    assert torch.equal(found, features)
+    gradients = [
+        torch.autograd.grad(output.square().sum(), list(backbone.parameters()), retain_graph=True)
+        for output in (found, features)
+    ]
+    assert all(torch.equal(own, expected) for own, expected in zip(*gradients, strict=True))
