@@ -98,8 +98,8 @@ def look_at_test(given: argparse.Namespace) -> None:
 def write_report(results: Path) -> None:
     rows, measured = list(report.scratch_rows(results)), report.Frozen(results)
     (results / "frozen.md").write_text(measured.all_cells() + "\n", encoding="utf-8")
-    report.draw(rows, measured, FIGURE)
     tests = list(report.scratch_rows(results, "test"))
+    report.draw(rows, tests, measured, FIGURE)
     parts = {
         "scratch": report.scratch_table(rows),
         "test": report.scratch_table(tests),

@@ -236,8 +236,8 @@ def fill(page: Path, parts: dict[str, str]) -> None:
     write_text(page, text)
 
 
-def draw(rows: Sequence[Row], measured: Frozen, path: Path) -> None:
-    """BDC minus its baseline: trained from scratch on the left, on the frozen backbone on the right."""
+def draw(rows: Sequence[Row], tests: Sequence[Row], measured: Frozen, path: Path) -> None:
+    """BDC minus its baseline: trained from scratch on the left (with the test classes below), frozen on the right."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -246,13 +246,15 @@ def draw(rows: Sequence[Row], measured: Frozen, path: Path) -> None:
     colours = {1: "#0072b2", 5: "#d55e00"}
     units = sorted(measured.counts, key=lambda unit: (frozen.MAPS.index(unit.maps), unit.dataset, unit.size))
     titles = [f"{_NAMES[unit.dataset]}, {unit.size} px, {_MAPS[unit.maps]}" for unit in units]
-    height = 1.2 + 0.24 * max(len(rows), len(units))
+    names = [row.name for row in rows] + [f"{row.name}, test classes" for row in tests]
+    height = 1.2 + 0.24 * max(len(names), len(units))
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, height), layout="constrained")
-    for place, row in enumerate(rows):
+    for place, row in enumerate([*rows, *tests]):
         for shot, shift in ((1, -0.14), (5, 0.14)):
             _mark(left, row.differences[shot], place + shift, colours[shot], f"{shot}-shot" if place == 0 else None)
-    left.set_yticks(range(len(rows)), [row.name for row in rows])
-    left.set_title("Trained from scratch (validation classes)", fontsize=10)
+    left.set_yticks(range(len(names)), names)
+    left.axhspan(len(rows) - 0.5, len(names) - 0.5, color="#eeeeee", zorder=0)
+    left.set_title("Trained from scratch (validation classes; grey: test classes)", fontsize=10)
     for place, unit in enumerate(units):
         for shot, shift in ((1, -0.14), (5, 0.14)):
             found = measured.difference(unit, "bdc", "logistic", 5, shot)

@@ -32,7 +32,6 @@ START = Path(__file__).parent / "start.yaml"
 SHOTS = (1, 5)
 EPISODES = 2000
 STRENGTHS = (1.0, 3.0, 10.0, 30.0)  # C of the logistic regression
-USUAL = (3.0,)  # where only the representation is in question
 PAIRS = {
     "transfer": ("good_embed", "stl_deepbdc"),
     "meta": ("protonet", "meta_deepbdc"),
@@ -240,8 +239,8 @@ def score(
     other: Pool = AveragePool(maps.shape[1]) if isinstance(pool, BDCPool) else BDCPool(maps.shape[1])
     counts: dict[str, NDArray[np.uint16]] = {}
 
-    def take(title: str, products: Tensor, strengths: tuple[float, ...], similarities: tuple[str, ...]) -> None:
-        ways: dict[str, Score] = {f"logistic C={C:g}": logistic(C) for C in strengths}
+    def take(title: str, products: Tensor, *similarities: str) -> None:
+        ways: dict[str, Score] = {f"logistic C={C:g}": logistic(C) for C in STRENGTHS}
         ways |= {name: prototype(name) for name in similarities}
         for name, way in ways.items():
             for shot in episodes:
@@ -249,16 +248,16 @@ def score(
 
     vectors = _represented(pool, maps)
     own = products_of(vectors)
-    take("own", own, STRENGTHS, ("euclidean", "inner_product", "cosine"))
+    take("own", own, "euclidean", "inner_product", "cosine")
     mean = _represented(pool, some).mean(dim=0)
-    take("own centred", products_of(vectors, mean), USUAL, ("inner_product", "cosine"))
+    take("own centred", products_of(vectors, mean), "inner_product", "cosine")
     if isinstance(pool, BDCPool) and pool.output == "triangle":
         weighted = products_of(vectors * triangle_weights(pool.dimensions))
-        take("own weighted", weighted, USUAL, ("euclidean", "inner_product", "cosine"))
+        take("own weighted", weighted, "euclidean", "inner_product", "cosine")
     del vectors
     second = products_of(_represented(other, maps))
-    take("other", second, USUAL, ("euclidean", "cosine"))
-    take("both", normalised(own) + normalised(second), USUAL, ("cosine",))
+    take("other", second, "euclidean", "cosine")
+    take("both", normalised(own) + normalised(second), "cosine")
     return counts
 
 
