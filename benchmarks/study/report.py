@@ -248,7 +248,7 @@ def draw(rows: Sequence[Row], tests: Sequence[Row], measured: Frozen, path: Path
     titles = [f"{_NAMES[unit.dataset]}, {unit.size} px, {_MAPS[unit.maps]}" for unit in units]
     names = [row.name for row in rows] + [f"{row.name}, test classes" for row in tests]
     height = 1.2 + 0.24 * max(len(names), len(units))
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, height), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(13, height), layout="constrained")
     for place, row in enumerate([*rows, *tests]):
         for shot, shift in ((1, -0.14), (5, 0.14)):
             _mark(left, row.differences[shot], place + shift, colours[shot], f"{shot}-shot" if place == 0 else None)
