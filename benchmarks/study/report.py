@@ -149,16 +149,19 @@ class Frozen:
         return table(lines)
 
     def representations_table(self) -> str:
-        """All representations, for all maps at the first size."""
+        """All representations, each map at the largest size that it was measured at."""
         heads = [name.replace("bdc", "BDC") for name in frozen.REPRESENTATIONS]
         lines = [["5-way", "classifier", *heads]]
-        for unit in self.counts:
-            if unit.size == frozen.SIZES[0]:
+        largest = {
+            maps: max((unit.size for unit in self.counts if unit.maps == maps), default=0) for maps in frozen.MAPS
+        }
+        for unit in sorted(self.counts, key=_map_order):
+            if unit.size == largest[unit.maps]:
                 for shot in SHOTS:
                     for classifier in ("prototypes", "logistic"):
                         found = [self.difference(unit, name, classifier, 5, shot) for name in frozen.REPRESENTATIONS]
                         cells = [f"{found[0].baseline:.2f}", *map(_bold, found[1:])]
-                        title = f"{_NAMES[unit.dataset]}, {_MAPS[unit.maps]}, {shot}-shot"
+                        title = f"{_title(unit)}, {shot}-shot"
                         lines.append([title, classifier, *cells])
         return table(lines)
 
@@ -244,8 +247,7 @@ def draw(rows: Sequence[Row], tests: Sequence[Row], measured: Frozen, path: Path
     from matplotlib import pyplot as plt
 
     colours = {1: "#0072b2", 5: "#d55e00"}
-    units = sorted(measured.counts, key=lambda unit: (frozen.MAPS.index(unit.maps), unit.dataset, unit.size))
-    titles = [f"{_NAMES[unit.dataset]}, {unit.size} px, {_MAPS[unit.maps]}" for unit in units]
+    units = sorted(measured.counts, key=_map_order)
     names = [row.name for row in rows] + [f"{row.name}, test classes" for row in tests]
     height = 1.2 + 0.24 * max(len(names), len(units))
     figure, (left, right) = plt.subplots(1, 2, figsize=(13, height), layout="constrained")
@@ -259,7 +261,7 @@ def draw(rows: Sequence[Row], tests: Sequence[Row], measured: Frozen, path: Path
         for shot, shift in ((1, -0.14), (5, 0.14)):
             found = measured.difference(unit, "bdc", "logistic", 5, shot)
             _mark(right, found, place + shift, colours[shot], None)
-    right.set_yticks(range(len(units)), titles)
+    right.set_yticks(range(len(units)), [_title(unit) for unit in units])
     right.set_title("Frozen EfficientNet-Lite0 (test classes)", fontsize=10)
     for axes in (left, right):
         axes.axvline(0, color="black", linewidth=0.8)
@@ -274,6 +276,14 @@ def draw(rows: Sequence[Row], tests: Sequence[Row], measured: Frozen, path: Path
 
 _NAMES = {"cifar_fs": "CIFAR-FS", "omniglot": "Omniglot"}
 _MAPS = {"last": "last map", "before": "map before it", "both": "both maps"}
+
+
+def _title(unit: frozen.Unit) -> str:
+    return f"{_NAMES[unit.dataset]}, {unit.size} px, {_MAPS[unit.maps]}"
+
+
+def _map_order(unit: frozen.Unit) -> tuple[int, str, int]:
+    return frozen.MAPS.index(unit.maps), unit.dataset, unit.size
 
 
 def _mark(axes: Any, found: Difference, place: float, colour: str, label: str | None) -> None:
