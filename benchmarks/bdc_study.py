@@ -108,6 +108,7 @@ def write_report(results: Path) -> None:
         "maps": measured.maps_table(),
     }
     report.fill(PAGE, parts)
+    print(f"trained for {report.training_hours(results):.1f} hours of {report.CORES} cores")
     print(f"wrote {FIGURE.name}, frozen.md and the tables of {PAGE.name}")
 
 

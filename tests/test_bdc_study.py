@@ -1,5 +1,6 @@
 """The arithmetic of benchmarks/bdc_study.py: the same accuracies as `deepbdc.evaluate`."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -151,6 +152,13 @@ def test_a_setting_from_training_to_its_row(tmp_path: Path, monkeypatch: pytest.
         assert found.interval == pytest.approx(1.96 * (counts[1] - counts[0]).std() / 20**0.5)
     assert "scratch x --again" in row.command
     assert not scratch.is_taken(setting.runs()[0], work)
+
+
+def test_hours_are_those_of_all_cores(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    for name, seconds, threads in (("a", 3600, 1), ("b", 7200, 2)):
+        (tmp_path / "runs" / f"{name}.json").write_text(json.dumps({"seconds": seconds, "threads": threads}))
+    assert report.training_hours(tmp_path) == pytest.approx(2.5)
 
 
 def test_c_is_chosen_for_each_number_of_shots() -> None:

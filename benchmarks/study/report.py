@@ -15,6 +15,7 @@ from study.scratch import SHOTS, Run, Setting, finished
 from study.settings import SETTINGS
 
 Counts = dict[str, NDArray[np.uint16]]
+CORES = 2  # of the machine that the study was made on
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,12 @@ def scratch_cost(setting: Setting, results: Path) -> str:
 def _content(run: Run, results: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((results / "runs" / f"{run.name}.json").read_text(encoding="utf-8"))
     return content
+
+
+def training_hours(results: Path) -> float:
+    """Of the machine, all its cores at work, for all runs; what a run took over from its parent counts once."""
+    contents = [json.loads(path.read_text(encoding="utf-8")) for path in (results / "runs").glob("*.json")]
+    return sum(content["seconds"] * content["threads"] for content in contents) / CORES / 3600
 
 
 # ---- on the frozen backbone
