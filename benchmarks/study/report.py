@@ -122,7 +122,7 @@ def _content(run: Run, results: Path) -> dict[str, Any]:
 def training_hours(results: Path) -> float:
     """Of the machine, all its cores at work, for all runs; what a run took over from its parent counts once."""
     contents = [json.loads(path.read_text(encoding="utf-8")) for path in (results / "runs").glob("*.json")]
-    return sum(content["seconds"] * content["threads"] for content in contents) / CORES / 3600
+    return sum(float(content["seconds"]) * int(content["threads"]) for content in contents) / CORES / 3600
 
 
 # ---- on the frozen backbone

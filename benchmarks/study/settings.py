@@ -82,4 +82,14 @@ SETTINGS = (
     after_dropout("epochs-60", "length of training", "60 epochs", "pretrain.epochs=60"),
     after_dropout("width-2", "width", "128 channels", "backbone.width=2"),
     after_dropout("distill-2", "distillation", "2 generations", "distill.generations=2"),
+    Setting(
+        "meta-resnet12",
+        NARROW,
+        "episodes, after dropout 0.8, ProtoNet with the same low rate",
+        both=RESNET12,
+        baseline=SLOWER,
+        bdc=DROPOUT,
+        pair="meta",
+        scoring=PROTOTYPES,
+    ),
 )
