@@ -120,7 +120,7 @@ def _content(run: Run, results: Path) -> dict[str, Any]:
 
 
 def training_hours(results: Path) -> float:
-    """Of the machine, all its cores at work, for all runs; what a run took over from its parent counts once."""
+    """Of the machine, all its cores at work, to train all runs; what one took over from its parent counts once."""
     contents = [json.loads(path.read_text(encoding="utf-8")) for path in (results / "runs").glob("*.json")]
     return sum(float(content["seconds"]) * int(content["threads"]) for content in contents) / CORES / 3600
 
@@ -145,20 +145,20 @@ class Frozen:
 
     def tasks_table(self) -> str:
         """Shots, ways and classifiers, for the last map at the first size."""
-        lines = [["", "classifier", *(f"{shot} shot{'s' if shot > 1 else ''}" for shot in frozen.SHOTS)]]
+        lines = [["", "classifier", *(f"{shot} shot{'s' if shot > 1 else ''}" for shot in frozen.SHOTS), "command"]]
         for unit in self.counts:
             if unit.size == frozen.SIZES[0] and unit.maps == "last":
                 for way in frozen.WAYS:
                     for classifier in ("prototypes", "logistic", "svm"):
                         found = [self.difference(unit, "bdc", classifier, way, shot) for shot in frozen.SHOTS]
                         cells = [f"{one.baseline:.2f}, {_bold(one)}" for one in found]
-                        lines.append([f"{_NAMES[unit.dataset]}, {way}-way", classifier, *cells])
+                        lines.append([f"{_NAMES[unit.dataset]}, {way}-way", classifier, *cells, _command(unit)])
         return table(lines)
 
     def representations_table(self) -> str:
         """All representations, each map at the largest size that it was measured at."""
         heads = [name.replace("bdc", "BDC") for name in frozen.REPRESENTATIONS]
-        lines = [["5-way", "classifier", *heads]]
+        lines = [["5-way", "classifier", *heads, "command"]]
         largest = {
             maps: max((unit.size for unit in self.counts if unit.maps == maps), default=0) for maps in frozen.MAPS
         }
@@ -169,16 +169,17 @@ class Frozen:
                         found = [self.difference(unit, name, classifier, 5, shot) for name in frozen.REPRESENTATIONS]
                         cells = [f"{found[0].baseline:.2f}", *map(_bold, found[1:])]
                         title = f"{_title(unit)}, {shot}-shot"
-                        lines.append([title, classifier, *cells])
+                        lines.append([title, classifier, *cells, _command(unit)])
         return table(lines)
 
     def maps_table(self) -> str:
         """Maps and sizes, with what they cost."""
-        lines = [["", "map", "input", "1 shot", "5 shots", "network", "BDC adds", "bytes"]]
+        lines = [["", "map", "input", "1 shot", "5 shots", "network", "BDC adds", "bytes", "command"]]
         for unit in sorted(self.counts, key=lambda unit: (unit.dataset, unit.size)):
             found = [self.difference(unit, "bdc", "logistic", 5, shot) for shot in SHOTS]
             cells = [f"{one.baseline:.2f}, {_bold(one)}" for one in found]
-            lines.append([_NAMES[unit.dataset], _MAPS[unit.maps], f"{unit.size} px", *cells, *self._cost(unit)])
+            shown = [_NAMES[unit.dataset], _MAPS[unit.maps], f"{unit.size} px", *cells]
+            lines.append([*shown, *self._cost(unit), _command(unit)])
         return table(lines)
 
     def _cost(self, unit: frozen.Unit) -> list[str]:
@@ -287,6 +288,10 @@ _MAPS = {"last": "last map", "before": "map before it", "both": "both maps"}
 
 def _title(unit: frozen.Unit) -> str:
     return f"{_NAMES[unit.dataset]}, {unit.size} px, {_MAPS[unit.maps]}"
+
+
+def _command(unit: frozen.Unit) -> str:
+    return f"`python benchmarks/bdc_study.py frozen {unit.name} --again --data FOLDER`"
 
 
 def _map_order(unit: frozen.Unit) -> tuple[int, str, int]:
