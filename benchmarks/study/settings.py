@@ -14,10 +14,16 @@ NARROW = "ResNet-12, widths 13 to 128"
 
 
 def after_dropout(
-    name: str, factor: str, value: str, *both: str, bdc: tuple[str, ...] = (), chosen: bool = False
+    name: str,
+    factor: str,
+    value: str,
+    *both: str,
+    baseline: tuple[str, ...] = (),
+    bdc: tuple[str, ...] = (),
+    chosen: bool = False,
 ) -> Setting:
-    """A factor of both, or of BDC alone, with dropout on the BDC vector."""
-    return Setting(name, factor, value, both=both, bdc=(*DROPOUT, *bdc), chosen=chosen)
+    """A factor of both, or of one alone, with dropout on the BDC vector."""
+    return Setting(name, factor, value, both=both, baseline=baseline, bdc=(*DROPOUT, *bdc), chosen=chosen)
 
 
 SETTINGS = (
@@ -91,5 +97,17 @@ SETTINGS = (
         bdc=DROPOUT,
         pair="meta",
         scoring=PROTOTYPES,
+    ),
+    Setting("dropout-both-0.5", "dropout on both vectors", "0.5", both=HALF),
+    Setting("dropout-both-0.8", "dropout on both vectors", "0.8", both=DROPOUT),
+    *(
+        after_dropout(
+            f"dropout-both-{rate}-epochs-30",
+            "dropout on both vectors",
+            f"{rate} for Good-Embed, 0.8 for BDC, 30 epochs",
+            *LONGER,
+            baseline=(f"dropout={rate}",),
+        )
+        for rate in ("0.2", "0.5")
     ),
 )
