@@ -53,8 +53,7 @@ def main() -> None:
     if given.part == "scratch":
         run_scratch(chosen(given.names, {setting.name: setting for setting in SETTINGS}), given)
     elif given.part == "frozen":
-        for unit in chosen(given.names, {unit.name: unit for unit in frozen.units()}):
-            frozen.run_unit(unit, given.results / "frozen", given.data)
+        run_frozen(chosen(given.names, {unit.name: unit for unit in frozen.units()}), given)
     elif given.part == "test":
         look_at_test(given)
     elif given.part == "cost":
@@ -84,6 +83,15 @@ def run_scratch(settings: Sequence[Setting], given: argparse.Namespace) -> None:
         raise SystemExit(3)  # nothing was left to do
 
 
+def run_frozen(units: Sequence[frozen.Unit], given: argparse.Namespace) -> None:
+    for unit in units:
+        frozen.run_unit(unit, given.results / "frozen", given.data)
+        measured = report.Frozen(given.results)
+        if given.names and unit in measured.counts:
+            for lines in (measured.tasks_table, measured.representations_table, measured.maps_table):
+                print(lines([unit]), end="\n\n")
+
+
 def look_at_test(given: argparse.Namespace) -> None:
     """Of the settings that were chosen on the validation classes, with what was chosen there."""
     for setting in chosen(given.names, {setting.name: setting for setting in SETTINGS if setting.chosen}):
@@ -103,12 +111,13 @@ def write_report(results: Path) -> None:
     parts = {
         "scratch": report.scratch_table(rows),
         "test": report.scratch_table(tests),
-        "tasks": measured.tasks_table(),
-        "representations": measured.representations_table(),
-        "maps": measured.maps_table(),
+        "tasks": measured.tasks_table(measured.units(frozen.SIZES[0], "last")),
+        "representations": measured.representations_table(measured.units(frozen.SIZES[0])),
+        "maps": measured.maps_table(measured.units()),
     }
     report.fill(PAGE, parts)
-    print(f"trained for {report.training_hours(results):.1f} hours of {report.CORES} cores")
+    for title, folder in (("training", "runs"), ("the frozen network", "frozen")):
+        print(f"{title}: {report.hours(results / folder):.1f} hours of {report.CORES} cores")
     print(f"wrote {FIGURE.name}, frozen.md and the tables of {PAGE.name}")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from deepbdc.backbones import create_backbone
 from deepbdc.classifiers import create_classifier
 from deepbdc.data.dataset import ArrayDataset
-from deepbdc.embedding import pixel_embedding
+from deepbdc.embedding import Embedding, pixel_embedding
 from deepbdc.episodes import sample_episodes
 from deepbdc.evaluation import evaluate
 from deepbdc.feature_bank import build_bank
 from deepbdc.methods import Method
+from deepbdc.pooling import AveragePool, BDCPool
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
+import bdc_study
 from study import frozen, products, report, scratch
 
 
@@ -78,8 +82,6 @@ def test_second_moment_is_that_of_the_formula() -> None:
 
 
 def test_the_weights_make_the_weighted_vector() -> None:
-    from deepbdc import BDCPool
-
     maps = torch.randn(2, 5, 3, 3)
     weighted: Tensor = BDCPool(5, output="weighted")(maps)
     torch.testing.assert_close(BDCPool(5)(maps) * scratch.triangle_weights(5), weighted)
@@ -154,11 +156,50 @@ def test_a_setting_from_training_to_its_row(tmp_path: Path, monkeypatch: pytest.
     assert not scratch.is_taken(setting.runs()[0], work)
 
 
+def test_a_frozen_unit_from_pictures_to_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its accuracies are those of the backbone of `FewShotClassifier` with `deepbdc.evaluate`."""
+    few = {"IMAGES": {"test": 160, "val": 128, "mean": 16}, "WAYS": {5: 10, 20: 2}, "SHOTS": (1, 5)}
+    for name, value in (few | {"QUERIES": 3, "VALIDATION_EPISODES": 4}).items():
+        monkeypatch.setattr(frozen, name, value)
+    data, results = write_cifar_fs(tmp_path), tmp_path / "results"
+    unit = frozen.Unit("cifar_fs", "test", 96, "last")
+    words = ["frozen", unit.name, "--data", str(data), "--results", str(results)]
+    monkeypatch.setattr(sys, "argv", ["bdc_study.py", *words])
+    bdc_study.main()
+    printed = capsys.readouterr().out
+    assert frozen.finished(unit.validation, results / "frozen")  # it chooses C
+    measured = report.Frozen(results)
+    backbone = create_backbone("efficientnet_lite0")
+    small = replace(backbone.preprocessing, input_size=96, resize=96)
+    for pool, name in ((AveragePool(320), "average"), (BDCPool(320), "bdc")):
+        method = Method(Embedding(backbone, pool, small), create_classifier("prototype", similarity="cosine"))
+        for way, episodes in frozen.WAYS.items():
+            images = frozen.subset("cifar_fs", "test", data, 160)
+            expected = evaluate(method.eval(), images, way=way, shot=5, query=3, episodes=episodes, seed=0)
+            counts = measured.counts[unit][f"{name}, prototypes, {way}-way 5-shot"]
+            np.testing.assert_allclose(100 * counts / (3 * way), expected.accuracies, atol=1e-9)
+    for classifier in ("prototypes", "logistic", "svm"):
+        found = measured.difference(unit, "bdc", classifier, 20, 5)
+        assert f"CIFAR-FS, 20-way | {classifier} | " in printed
+        assert f"{found.baseline:.2f}, " in printed
+        assert str(found) in printed
+
+
 def test_hours_are_those_of_all_cores(tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
     for name, seconds, threads in (("a", 3600, 1), ("b", 7200, 2)):
-        (tmp_path / "runs" / f"{name}.json").write_text(json.dumps({"seconds": seconds, "threads": threads}))
-    assert report.training_hours(tmp_path) == pytest.approx(2.5)
+        (tmp_path / f"{name}.json").write_text(json.dumps({"seconds": seconds, "threads": threads}))
+    assert report.hours(tmp_path) == pytest.approx(2.5)
+
+
+def test_minutes_of_a_row_are_those_of_its_runs_and_their_parents_once(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    spent = {"good_embed": 600, "good_embed,distill.generations=1": 60, "stl_deepbdc": 6000, "protonet": 30}
+    for name, seconds in spent.items():
+        (tmp_path / "runs" / f"{name}.json").write_text(json.dumps({"seconds": seconds, "threads": 2}))
+    runs = [scratch.Run("good_embed", ("distill.generations=1",)), scratch.Run("protonet", ())]
+    assert report.training_minutes(runs, tmp_path) == pytest.approx(23)
 
 
 def test_c_is_chosen_for_each_number_of_shots() -> None:

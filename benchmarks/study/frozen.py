@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -26,7 +27,7 @@ from deepbdc.pooling import Flatten
 from study.products import Score, logistic, normalised, products_of, prototype, right_answers, svm
 
 DATASETS = ("cifar_fs", "omniglot")
-SIZES = (160, 96, 224)
+SIZES = (224, 160, 96)  # the first is that of `FewShotClassifier`
 STAGES = {"last": (320, 32), "before": (112, 16)}  # channels, and pixels of the image to one of the map
 MAPS = (*STAGES, "both")  # both: the representations of the two maps side by side, each of length 1
 REPRESENTATIONS = ("average", "average - mean", "second moment", "bdc", "bdc - mean", "average + bdc")
@@ -80,11 +81,11 @@ class Unit:
 
 
 def units() -> Iterator[Unit]:
-    """The first size has more kinds of tasks. Validation classes come before test classes: they choose C."""
+    """Validation classes come before test classes: they choose C."""
     for size in SIZES:
         for dataset in DATASETS:
             for split in ("val", "test"):
-                for maps in MAPS if size == SIZES[0] else STAGES:
+                for maps in MAPS:
                     yield Unit(dataset, split, size, maps)
 
 
@@ -117,6 +118,7 @@ def run_unit(unit: Unit, results: Path, data: Path) -> None:
     if unit.split == "test":
         run_unit(unit.validation, results, data)  # chooses C
     print(f"embedding {unit.name}", flush=True)
+    start = time.monotonic()
     backbone, images, rows, others = embedded(unit.dataset, unit.split, unit.size, data)
     counts: dict[str, NDArray[np.uint16]] = {}
     chosen: dict[str, float] = {}
@@ -139,6 +141,8 @@ def run_unit(unit: Unit, results: Path, data: Path) -> None:
         "images": len(images),
         "classes": len(images.class_names),
         "queries": QUERIES,
+        "seconds": round(time.monotonic() - start, 1),
+        "threads": torch.get_num_threads(),
         "percent": percent,
         "C": chosen,
     }
@@ -179,7 +183,9 @@ def embedded(dataset: str, split: str, size: int, data: Path) -> tuple[LastMaps,
     embedding = Embedding(backbone, Flatten(backbone.out_channels, 1, 1), resized(PREPROCESSING, size))
     images = subset(dataset, split, data, IMAGES[split])
     others = subset(dataset, "val", data, IMAGES["mean"], start=IMAGES["val"])
-    rows = [build_bank(embedding, part, batch_size=32, budget=2**33).features for part in (images, others)]
+    rows = [
+        build_bank(embedding, part, batch_size=32, budget=2**33, progress=True).features for part in (images, others)
+    ]
     return backbone, images, rows[0], rows[1]
 
 
@@ -209,9 +215,9 @@ def _representations(backbone: LastMaps, rows: Tensor, others: Tensor, stage: st
 
 
 def tasks(images: ArrayDataset, unit: Unit) -> Iterator[tuple[int, int, Episodes]]:
-    """Those of a unit: 20 classes only at the first size, and not on validation classes, of which CIFAR-FS has 16."""
+    """Those of a unit: 20 classes not on validation classes, of which CIFAR-FS has 16."""
     for way, episodes in WAYS.items():
-        if way != 5 and (unit.split == "val" or unit.size != SIZES[0]):
+        if way != 5 and unit.split == "val":
             continue
         count = VALIDATION_EPISODES if unit.split == "val" else episodes
         for shot in SHOTS:
@@ -222,9 +228,7 @@ def tasks(images: ArrayDataset, unit: Unit) -> Iterator[tuple[int, int, Episodes
 def classifiers(unit: Unit, results: Path, name: str, shot: int) -> dict[str, Score]:
     """Those of a cell. On the validation classes with every C; on the test classes with the one chosen there."""
     found: dict[str, Score] = {"prototypes": prototype("cosine")}
-    kinds: dict[str, Callable[[float], Score]] = {"logistic": logistic}
-    if unit.size == SIZES[0] and unit.maps == "last":
-        kinds["svm"] = svm  # slow: at one size, of one map
+    kinds: dict[str, Callable[[float], Score]] = {"logistic": logistic, "svm": svm}
     if unit.split == "val":
         return found | {f"{kind} C={C:g}": make(C) for kind, make in kinds.items() for C in STRENGTHS[kind]}
     strengths = json.loads((results / f"{unit.validation.name}.json").read_text(encoding="utf-8"))["C"]

@@ -53,6 +53,7 @@ class Row:
     title: str
     differences: dict[int, Difference]
     cost: str
+    minutes: float
     command: str
 
 
@@ -100,7 +101,8 @@ def scratch_row(setting: Setting, results: Path, split: str) -> Row:
         found[shot] = difference(chosen[0], chosen[1], contents[0]["queries"])
     part = "scratch" if split == "val" else "test"
     command = f"python benchmarks/bdc_study.py {part} {setting.name} --again --data FOLDER"
-    return Row(setting.name, setting.factor, setting.value, found, scratch_cost(setting, results), command)
+    cost, minutes = scratch_cost(setting, results), training_minutes(runs, results)
+    return Row(setting.name, setting.factor, setting.value, found, cost, minutes, command)
 
 
 def scratch_cost(setting: Setting, results: Path) -> str:
@@ -119,10 +121,24 @@ def _content(run: Run, results: Path) -> dict[str, Any]:
     return content
 
 
-def training_hours(results: Path) -> float:
-    """Of the machine, all its cores at work, to train all runs; what one took over from its parent counts once."""
-    contents = [json.loads(path.read_text(encoding="utf-8")) for path in (results / "runs").glob("*.json")]
-    return sum(float(content["seconds"]) * int(content["threads"]) for content in contents) / CORES / 3600
+def training_minutes(runs: Sequence[Run], results: Path) -> float:
+    """Of one core, to train these from nothing: with what they take over from their parents."""
+    needed: set[Run] = set()
+    for run in runs:
+        while run not in needed:
+            needed.add(run)
+            run = run.parent or run
+    return sum(_core_seconds(_content(run, results)) for run in needed) / 60
+
+
+def hours(folder: Path) -> float:
+    """Of the machine, all its cores at work, for all results in a folder; what several runs share counts once."""
+    contents = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
+    return sum(_core_seconds(content) for content in contents) / CORES / 3600
+
+
+def _core_seconds(content: dict[str, Any]) -> float:
+    return float(content["seconds"]) * int(content["threads"])
 
 
 # ---- on the frozen backbone
@@ -143,39 +159,37 @@ class Frozen:
         counts = self.counts[unit]
         return difference(counts[cell.format("average")], counts[cell.format(name)], way * frozen.QUERIES)
 
-    def tasks_table(self) -> str:
-        """Shots, ways and classifiers, for the last map at the first size."""
+    def units(self, size: int | None = None, maps: str | None = None) -> list[frozen.Unit]:
+        """Those that are there, of a size and of a map."""
+        return [unit for unit in self.counts if size in (None, unit.size) and maps in (None, unit.maps)]
+
+    def tasks_table(self, units: Sequence[frozen.Unit]) -> str:
+        """Shots, ways and classifiers."""
         lines = [["", "classifier", *(f"{shot} shot{'s' if shot > 1 else ''}" for shot in frozen.SHOTS), "command"]]
-        for unit in self.counts:
-            if unit.size == frozen.SIZES[0] and unit.maps == "last":
-                for way in frozen.WAYS:
-                    for classifier in ("prototypes", "logistic", "svm"):
-                        found = [self.difference(unit, "bdc", classifier, way, shot) for shot in frozen.SHOTS]
-                        cells = [f"{one.baseline:.2f}, {_bold(one)}" for one in found]
-                        lines.append([f"{_NAMES[unit.dataset]}, {way}-way", classifier, *cells, _command(unit)])
+        for unit in units:
+            for way in frozen.WAYS:
+                for classifier in ("prototypes", "logistic", "svm"):
+                    found = [self.difference(unit, "bdc", classifier, way, shot) for shot in frozen.SHOTS]
+                    cells = [f"{one.baseline:.2f}, {_bold(one)}" for one in found]
+                    lines.append([f"{_NAMES[unit.dataset]}, {way}-way", classifier, *cells, _command(unit)])
         return table(lines)
 
-    def representations_table(self) -> str:
-        """All representations, each map at the largest size that it was measured at."""
+    def representations_table(self, units: Sequence[frozen.Unit]) -> str:
+        """All representations."""
         heads = [name.replace("bdc", "BDC") for name in frozen.REPRESENTATIONS]
         lines = [["5-way", "classifier", *heads, "command"]]
-        largest = {
-            maps: max((unit.size for unit in self.counts if unit.maps == maps), default=0) for maps in frozen.MAPS
-        }
-        for unit in sorted(self.counts, key=_map_order):
-            if unit.size == largest[unit.maps]:
-                for shot in SHOTS:
-                    for classifier in ("prototypes", "logistic"):
-                        found = [self.difference(unit, name, classifier, 5, shot) for name in frozen.REPRESENTATIONS]
-                        cells = [f"{found[0].baseline:.2f}", *map(_bold, found[1:])]
-                        title = f"{_title(unit)}, {shot}-shot"
-                        lines.append([title, classifier, *cells, _command(unit)])
+        for unit in sorted(units, key=_map_order):
+            for shot in SHOTS:
+                for classifier in ("prototypes", "logistic"):
+                    found = [self.difference(unit, name, classifier, 5, shot) for name in frozen.REPRESENTATIONS]
+                    cells = [f"{found[0].baseline:.2f}", *map(_bold, found[1:])]
+                    lines.append([f"{_title(unit)}, {shot}-shot", classifier, *cells, _command(unit)])
         return table(lines)
 
-    def maps_table(self) -> str:
+    def maps_table(self, units: Sequence[frozen.Unit]) -> str:
         """Maps and sizes, with what they cost."""
         lines = [["", "map", "input", "1 shot", "5 shots", "network", "BDC adds", "bytes", "command"]]
-        for unit in sorted(self.counts, key=lambda unit: (unit.dataset, unit.size)):
+        for unit in sorted(units, key=lambda unit: (unit.dataset, unit.size)):
             found = [self.difference(unit, "bdc", "logistic", 5, shot) for shot in SHOTS]
             cells = [f"{one.baseline:.2f}, {_bold(one)}" for one in found]
             shown = [_NAMES[unit.dataset], _MAPS[unit.maps], f"{unit.size} px", *cells]
@@ -215,12 +229,13 @@ def _cell(title: str) -> str:
 def scratch_table(rows: Sequence[Row]) -> str:
     """Markdown."""
     heads = ["", "", "baseline 1 / 5 shots", "BDC 1 / 5 shots", "difference, 1 shot", "difference, 5 shots"]
-    lines = [[*heads, "bytes; embedding; training", "command"]]
+    lines = [[*heads, "bytes; embedding; training", "minutes", "command"]]
     for before, row in zip([None, *rows], rows, strict=False):
         one, five = (row.differences[shot] for shot in SHOTS)
         group = "" if before is not None and before.group == row.group else row.group
         accuracies = [f"{one.baseline:.2f} / {five.baseline:.2f}", f"{one.bdc:.2f} / {five.bdc:.2f}"]
-        lines.append([group, row.title, *accuracies, _bold(one), _bold(five), row.cost, f"`{row.command}`"])
+        spent = [row.cost, f"{row.minutes:.0f}", f"`{row.command}`"]
+        lines.append([group, row.title, *accuracies, _bold(one), _bold(five), *spent])
     return table(lines)
 
 

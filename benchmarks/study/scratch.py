@@ -129,7 +129,7 @@ def train_and_score(run: Run, work: Path, results: Path, data: Path) -> None:
             if run.parent is not None:
                 _take_stages(work / run.parent.name, folder)
             print(f"training {run.name}", flush=True)
-            train(run.recipe(), folder, data=data, resume=True, quiet=True, devices=DeviceOptions(accelerator="cpu"))
+            train(run.recipe(), folder, data=data, resume=True, devices=DeviceOptions(accelerator="cpu"))
         print(f"scoring {run.name}", flush=True)
         save_scores(run, folder, results, data)
 
