@@ -22,8 +22,9 @@ import torch
 
 import deepbdc  # noqa: F401  (before what imports torchvision)
 from study import cost, frozen, report
-from study.scratch import Setting, finished, is_taken, save_scores, train_and_score
+from study.scratch import Setting, finished, save_scores, train_and_score, trained
 from study.settings import SETTINGS
+from study.sharing import is_taken
 
 Chosen = TypeVar("Chosen")
 
@@ -73,7 +74,7 @@ def run_scratch(settings: Sequence[Setting], given: argparse.Namespace) -> None:
     results = given.results / "runs"
     for setting in settings:
         for run in setting.runs():
-            if not finished(run, results) and not is_taken(run, given.work):
+            if not finished(run, results) and not is_taken(run.name, given.work):
                 train_and_score(run, given.work, results, given.data)
                 if given.one:
                     return
@@ -85,7 +86,9 @@ def run_scratch(settings: Sequence[Setting], given: argparse.Namespace) -> None:
 
 def run_frozen(units: Sequence[frozen.Unit], given: argparse.Namespace) -> None:
     for unit in units:
-        frozen.run_unit(unit, given.results / "frozen", given.data)
+        if not given.names and is_taken(unit.name, given.work):
+            continue
+        frozen.run_unit(unit, given.work, given.results / "frozen", given.data)
         measured = report.Frozen(given.results)
         if given.names and unit in measured.counts:
             for lines in (measured.tasks_table, measured.representations_table, measured.maps_table):
@@ -99,7 +102,7 @@ def look_at_test(given: argparse.Namespace) -> None:
             train_and_score(run, given.work, given.results / "runs", given.data)
             if not finished(run, given.results / "test"):
                 print(f"looking at the test classes with {run.name}", flush=True)
-                save_scores(run, given.work / run.name, given.results / "test", given.data, "test")
+                save_scores(run, trained(run, given.work, given.data), given.results / "test", given.data, "test")
         print(report.scratch_table([report.scratch_row(setting, given.results, "test")]))
 
 

@@ -1,6 +1,7 @@
 """The arithmetic of benchmarks/bdc_study.py: the same accuracies as `deepbdc.evaluate`."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from deepbdc.pooling import AveragePool, BDCPool
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 import bdc_study
-from study import frozen, products, report, scratch
+from study import frozen, products, report, scratch, sharing
 
 
 @pytest.fixture(scope="module")
@@ -138,12 +139,15 @@ def test_a_setting_from_training_to_its_row(tmp_path: Path, monkeypatch: pytest.
     short = ("pretrain.epochs=1", "pretrain.warmup=0", "meta.epochs=1", "meta.episodes=4", "validation.episodes=5")
     setting = scratch.Setting("x", "factor", "value", both=short, pair="meta", scoring=("own, euclidean",) * 2)
     for run in setting.runs():
-        scratch.train_and_score(run, work, results / "runs", data)
         assert run.parent is not None
+        scratch.train_and_score(run, work, results / "runs", data)
         assert scratch.finished(run.parent, results / "runs")  # it was trained on the way
         log = (work / run.name / "log.jsonl").read_text()
         assert '"stage": "meta"' in log
         assert '"stage": "pretrain"' not in log  # taken over
+    shutil.rmtree(work)  # as in a new clone, where the results are, but not the networks
+    again = scratch.trained(run, work, data)
+    assert '"stage": "pretrain"' not in (again / "log.jsonl").read_text()
     row = report.scratch_row(setting, results, "val")
     for shot in (1, 5):
         found, counts = row.differences[shot], []
@@ -153,7 +157,7 @@ def test_a_setting_from_training_to_its_row(tmp_path: Path, monkeypatch: pytest.
         assert found.mean == pytest.approx((counts[1] - counts[0]).mean())
         assert found.interval == pytest.approx(1.96 * (counts[1] - counts[0]).std() / 20**0.5)
     assert "scratch x --again" in row.command
-    assert not scratch.is_taken(setting.runs()[0], work)
+    assert not sharing.is_taken(setting.runs()[0].name, work)
 
 
 def test_a_frozen_unit_from_pictures_to_its_tables(
@@ -165,7 +169,7 @@ def test_a_frozen_unit_from_pictures_to_its_tables(
         monkeypatch.setattr(frozen, name, value)
     data, results = write_cifar_fs(tmp_path), tmp_path / "results"
     unit = frozen.Unit("cifar_fs", "test", 96, "last")
-    words = ["frozen", unit.name, "--data", str(data), "--results", str(results)]
+    words = ["frozen", unit.name, "--data", str(data), "--results", str(results), "--work", str(tmp_path / "work")]
     monkeypatch.setattr(sys, "argv", ["bdc_study.py", *words])
     bdc_study.main()
     printed = capsys.readouterr().out

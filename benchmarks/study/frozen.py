@@ -25,6 +25,7 @@ from deepbdc.feature_bank import build_bank
 from deepbdc.methods.base import resized
 from deepbdc.pooling import Flatten
 from study.products import Score, logistic, normalised, products_of, prototype, right_answers, svm
+from study.sharing import alone
 
 DATASETS = ("cifar_fs", "omniglot")
 SIZES = (224, 160, 96)  # the first is that of `FewShotClassifier`
@@ -111,12 +112,17 @@ def bdc(maps: Tensor) -> Tensor:
 POOLS: dict[str, Callable[[Tensor], Tensor]] = {"average": average, "second moment": second_moment, "bdc": bdc}
 
 
-def run_unit(unit: Unit, results: Path, data: Path) -> None:
-    """Embed, compare, and keep right answers of each episode."""
-    if finished(unit, results):
-        return
+def run_unit(unit: Unit, work: Path, results: Path, data: Path) -> None:
+    """Do what is left of a unit."""
     if unit.split == "test":
-        run_unit(unit.validation, results, data)  # chooses C
+        run_unit(unit.validation, work, results, data)  # chooses C
+    with alone(unit.name, work):
+        if not finished(unit, results):
+            save_scores(unit, results, data)
+
+
+def save_scores(unit: Unit, results: Path, data: Path) -> None:
+    """Embed, compare, and keep right answers of each episode."""
     print(f"embedding {unit.name}", flush=True)
     start = time.monotonic()
     backbone, images, rows, others = embedded(unit.dataset, unit.split, unit.size, data)

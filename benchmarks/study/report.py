@@ -51,6 +51,7 @@ class Row:
     name: str
     group: str
     title: str
+    dropout: str
     differences: dict[int, Difference]
     cost: str
     minutes: float
@@ -101,8 +102,9 @@ def scratch_row(setting: Setting, results: Path, split: str) -> Row:
         found[shot] = difference(chosen[0], chosen[1], contents[0]["queries"])
     part = "scratch" if split == "val" else "test"
     command = f"python benchmarks/bdc_study.py {part} {setting.name} --again --data FOLDER"
-    cost, minutes = scratch_cost(setting, results), training_minutes(runs, results)
-    return Row(setting.name, setting.factor, setting.value, found, cost, minutes, command)
+    spent, minutes = scratch_cost(setting, results), training_minutes(runs, results)
+    dropout = " → ".join(f"{run.recipe().dropout:g}" for run in runs)
+    return Row(setting.name, setting.factor, setting.value, dropout, found, spent, minutes, command)
 
 
 def scratch_cost(setting: Setting, results: Path) -> str:
@@ -112,8 +114,11 @@ def scratch_cost(setting: Setting, results: Path) -> str:
     own = costs.get(cost.signature(setting))
     if own is None:
         return "not measured"
-    ratios = [own[kind][1] / own[kind][0] for kind in ("embed_ms", "train_ms")]
-    return f"{own['bytes'][0]:,} → {own['bytes'][1]:,} B, ×{ratios[0]:.2f}, ×{ratios[1]:.2f}"
+    before, after = own["bytes"]
+    after += before if setting.scoring[1].startswith("both") else 0
+    embed, training = (own[kind][1] / own[kind][0] for kind in ("embed_ms", "train_ms"))
+    baseline, bdc = setting.runs()
+    return f"{before:,} → {after:,} B, ×{embed:.2f}, ×{training if bdc != baseline else 1:.2f}"
 
 
 def _content(run: Run, results: Path) -> dict[str, Any]:
@@ -153,11 +158,13 @@ class Frozen:
         path = results / "cost.json"
         self.costs = json.loads(path.read_text(encoding="utf-8"))["frozen"] if path.is_file() else None
 
-    def difference(self, unit: frozen.Unit, name: str, classifier: str, way: int, shot: int) -> Difference:
-        """A representation against average pooling of the same map."""
+    def difference(
+        self, unit: frozen.Unit, name: str, classifier: str, way: int, shot: int, baseline: str = "average"
+    ) -> Difference:
+        """A representation against average pooling, or another one, of the same map."""
         cell = f"{{}}, {classifier}, {way}-way {shot}-shot"
         counts = self.counts[unit]
-        return difference(counts[cell.format("average")], counts[cell.format(name)], way * frozen.QUERIES)
+        return difference(counts[cell.format(baseline)], counts[cell.format(name)], way * frozen.QUERIES)
 
     def units(self, size: int | None = None, maps: str | None = None) -> list[frozen.Unit]:
         """Those that are there, of a size and of a map."""
@@ -177,11 +184,12 @@ class Frozen:
     def representations_table(self, units: Sequence[frozen.Unit]) -> str:
         """All representations."""
         heads = [name.replace("bdc", "BDC") for name in frozen.REPRESENTATIONS]
-        lines = [["5-way", "classifier", *heads, "command"]]
+        lines = [["5-way", "classifier", *heads, "BDC against second moment", "command"]]
         for unit in sorted(units, key=_map_order):
             for shot in SHOTS:
                 for classifier in ("prototypes", "logistic"):
                     found = [self.difference(unit, name, classifier, 5, shot) for name in frozen.REPRESENTATIONS]
+                    found.append(self.difference(unit, "bdc", classifier, 5, shot, baseline="second moment"))
                     cells = [f"{found[0].baseline:.2f}", *map(_bold, found[1:])]
                     lines.append([f"{_title(unit)}, {shot}-shot", classifier, *cells, _command(unit)])
         return table(lines)
@@ -228,14 +236,14 @@ def _cell(title: str) -> str:
 
 def scratch_table(rows: Sequence[Row]) -> str:
     """Markdown."""
-    heads = ["", "", "baseline 1 / 5 shots", "BDC 1 / 5 shots", "difference, 1 shot", "difference, 5 shots"]
+    heads = ["", "", "dropout", "baseline 1 / 5 shots", "BDC 1 / 5 shots", "difference, 1 shot", "difference, 5 shots"]
     lines = [[*heads, "bytes; embedding; training", "minutes", "command"]]
     for before, row in zip([None, *rows], rows, strict=False):
         one, five = (row.differences[shot] for shot in SHOTS)
         group = "" if before is not None and before.group == row.group else row.group
         accuracies = [f"{one.baseline:.2f} / {five.baseline:.2f}", f"{one.bdc:.2f} / {five.bdc:.2f}"]
         spent = [row.cost, f"{row.minutes:.0f}", f"`{row.command}`"]
-        lines.append([group, row.title, *accuracies, _bold(one), _bold(five), *spent])
+        lines.append([group, row.title, row.dropout, *accuracies, _bold(one), _bold(five), *spent])
     return table(lines)
 
 

@@ -1,11 +1,8 @@
 """Trained from scratch on CIFAR-FS: what is compared, the training, and the scores of what was trained."""
 
-import fcntl
 import json
 import math
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ from deepbdc.training.devices import DeviceOptions
 from deepbdc.training.recipe import Recipe, load_recipe
 from deepbdc.training.run import is_finished, load_run, train
 from study.products import Score, logistic, normalised, products_of, prototype, right_answers
+from study.sharing import alone
 
 START = Path(__file__).parent / "start.yaml"
 SHOTS = (1, 5)
@@ -36,6 +34,7 @@ PAIRS = {
     "transfer": ("good_embed", "stl_deepbdc"),
     "meta": ("protonet", "meta_deepbdc"),
     "afterwards": ("good_embed", "good_embed"),  # BDC of the maps of a network that was trained without it
+    "meta against transfer": ("good_embed", "meta_deepbdc"),  # where episodes made ProtoNet worse
 }
 META = ("meta.epochs=6", "meta.schedule=cosine", "meta.way=10", "meta.shot=3", "meta.query=8", "meta.episodes=240")
 RATES = {"protonet": "meta.lr=0.02", "meta_deepbdc": "meta.lr=2e-3"}
@@ -121,39 +120,26 @@ def train_and_score(run: Run, work: Path, results: Path, data: Path) -> None:
         return
     if run.parent is not None:
         train_and_score(run.parent, work, results, data)
+    folder = trained(run, work, data)
+    with alone(run.name, work):
+        if not finished(run, results):
+            print(f"scoring {run.name}", flush=True)
+            save_scores(run, folder, results, data)
+
+
+def trained(run: Run, work: Path, data: Path) -> Path:
+    """The folder of the network, which is trained if it is not there."""
     folder = work / run.name
-    with _alone(work / f"{run.name}.lock"):
-        if finished(run, results):
-            return
+    if is_finished(folder):
+        return folder
+    parent = None if run.parent is None else trained(run.parent, work, data)
+    with alone(run.name, work):
         if not is_finished(folder):
-            if run.parent is not None:
-                _take_stages(work / run.parent.name, folder)
+            if parent is not None:
+                _take_stages(parent, folder)
             print(f"training {run.name}", flush=True)
             train(run.recipe(), folder, data=data, resume=True, devices=DeviceOptions(accelerator="cpu"))
-        print(f"scoring {run.name}", flush=True)
-        save_scores(run, folder, results, data)
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Several processes may share the work: each run is done by one of them, the others wait."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def is_taken(run: Run, work: Path) -> bool:
-    """Whether another process is at it."""
-    path = work / f"{run.name}.lock"
-    if not path.is_file():
-        return False
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
+    return folder
 
 
 def _take_stages(parent: Path, folder: Path) -> None:

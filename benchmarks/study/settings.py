@@ -9,8 +9,9 @@ LOGISTIC, OTHER, BOTH = "own, logistic", "other, logistic", "both, logistic"
 PROTOTYPES = ("own, euclidean", "own, euclidean")
 RESNET12 = ("backbone.name=resnet12", "backbone.removed_downsamplings=2", "backbone.width=0.2")
 HALF, DROPOUT, LONGER = ("dropout=0.5",), ("dropout=0.8",), ("pretrain.epochs=30",)
-SAME_RATE, SLOWER = "after dropout 0.5, ProtoNet with the same low rate", ("meta.lr=2e-3",)
+SAME_RATE, SLOWER = "both at the low rate", ("meta.lr=2e-3",)
 NARROW = "ResNet-12, widths 13 to 128"
+SEEDS = (("", "", ()), ("-seed-2", ", another seed", ("seed=2",)))  # words of a name, of a title, and overrides
 
 
 def after_dropout(
@@ -50,17 +51,25 @@ SETTINGS = (
     ),
     Setting("afterwards", "trained with average pooling", "then BDC", pair="afterwards", scoring=(LOGISTIC, OTHER)),
     Setting("together", "trained with average pooling", "then both", pair="afterwards", scoring=(LOGISTIC, BOTH)),
-    Setting("resnet12-dropout-0.5", NARROW, "dropout 0.5", both=RESNET12, bdc=HALF),
-    Setting("meta", "episodes", "after the start", pair="meta", scoring=PROTOTYPES),
-    Setting("meta-dropout", "episodes", "after dropout 0.5", bdc=HALF, pair="meta", scoring=PROTOTYPES),
-    Setting("meta-rate", "episodes", SAME_RATE, baseline=SLOWER, bdc=HALF, pair="meta", scoring=PROTOTYPES),
+    Setting("resnet12-dropout-0.5", NARROW, "10 epochs", both=RESNET12, bdc=HALF),
+    Setting("meta", "episodes", "after 10 epochs", pair="meta", scoring=PROTOTYPES),
+    Setting("meta-dropout", "episodes", "after 10 epochs", bdc=HALF, pair="meta", scoring=PROTOTYPES),
+    Setting(
+        "meta-rate",
+        "episodes",
+        f"after 10 epochs, {SAME_RATE}",
+        baseline=SLOWER,
+        bdc=HALF,
+        pair="meta",
+        scoring=PROTOTYPES,
+    ),
     after_dropout("epochs-30", "length of training", "30 epochs", *LONGER, chosen=True),
     after_dropout("epochs-30-seed-2", "length of training", "30 epochs, another seed", *LONGER, "seed=2", chosen=True),
     *(
         Setting(
             f"meta-epochs-30{name}",
             "episodes",
-            f"after dropout 0.8 and 30 epochs, ProtoNet with the same low rate{title}",
+            f"after 30 epochs, {SAME_RATE}{title}",
             both=(*LONGER, *seed),
             baseline=SLOWER,
             bdc=DROPOUT,
@@ -68,7 +77,20 @@ SETTINGS = (
             scoring=PROTOTYPES,
             chosen=True,
         )
-        for name, title, seed in (("", "", ()), ("-seed-2", ", another seed", ("seed=2",)))
+        for name, title, seed in SEEDS
+    ),
+    *(
+        Setting(
+            f"meta-against-no-episodes{name}",
+            "episodes",
+            f"for BDC alone: against Good-Embed and the nearest prototype, 30 epochs{title}",
+            both=(*LONGER, *seed),
+            bdc=DROPOUT,
+            pair="meta against transfer",
+            scoring=PROTOTYPES,
+            chosen=True,
+        )
+        for name, title, seed in SEEDS
     ),
     after_dropout("distill-1", "distillation", "1 generation", "distill.generations=1"),
     after_dropout("weight-decay-2e-3", "weight decay", "2e-3", "pretrain.weight_decay=2e-3"),
@@ -81,17 +103,15 @@ SETTINGS = (
     after_dropout("reduce-128", "reduction", "128", bdc=("options.reduce_to=128",)),
     after_dropout("reduce-196", "reduction", "196", bdc=("options.reduce_to=196",)),
     after_dropout("weighted", "trained with √2 off the diagonal", "", bdc=("options.output=weighted",)),
-    after_dropout(
-        "t-lr-of-network", "learning rate of t", "that of the network, dropout 0.8", bdc=("pretrain.t_lr=null",)
-    ),
-    after_dropout("resnet12-dropout-0.8", NARROW, "dropout 0.8", *RESNET12),
+    after_dropout("t-lr-of-network", "learning rate of t", "that of the network", bdc=("pretrain.t_lr=null",)),
+    after_dropout("resnet12-dropout-0.8", NARROW, "10 epochs", *RESNET12),
     after_dropout("epochs-60", "length of training", "60 epochs", "pretrain.epochs=60"),
     after_dropout("width-2", "width", "128 channels", "backbone.width=2"),
     after_dropout("distill-2", "distillation", "2 generations", "distill.generations=2"),
     Setting(
         "meta-resnet12",
         NARROW,
-        "episodes, after dropout 0.8, ProtoNet with the same low rate",
+        f"episodes, {SAME_RATE}",
         both=RESNET12,
         baseline=SLOWER,
         bdc=DROPOUT,
@@ -104,7 +124,7 @@ SETTINGS = (
         after_dropout(
             f"dropout-both-{rate}-epochs-30",
             "dropout on both vectors",
-            f"{rate} for Good-Embed, 0.8 for BDC, 30 epochs",
+            f"{rate} for Good-Embed, 30 epochs",
             *LONGER,
             baseline=(f"dropout={rate}",),
         )

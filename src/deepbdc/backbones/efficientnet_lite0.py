@@ -17,7 +17,7 @@ SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 BLOCKS = (1, 2, 2, 3, 3, 4, 1)  # in each stage
 
 # The weights were made for these colours; with the usual ones of ImageNet they recognise less. The size is what
-# docs/when-bdc-helps.md found best: BDC needs positions, and of 224 pixels the last map has 7×7.
+# docs/when-bdc-helps.md found best for BDC: its last map then has 7×7 positions.
 PREPROCESSING = Preprocessing(input_size=224, resize=224, mean=(0.498,) * 3, std=(0.502,) * 3, interpolation="bicubic")
 FINE = replace(PREPROCESSING, input_size=160, resize=160)  # 10×10 positions; more gave nothing
 
