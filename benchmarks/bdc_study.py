@@ -6,11 +6,11 @@
     python benchmarks/bdc_study.py cost                         milliseconds and bytes of an image
     python benchmarks/bdc_study.py report                       the table, the figure and the page, of what is there
 
-FOLDER holds cifar_fs_train.npz, cifar_fs_valtest.npz and omniglot.npz. Every run leaves a file of results in
-benchmarks/results/bdc_study, and is not done again; an interrupted one goes on. Several processes may be started: they
-share the runs among them (with --threads 1 each, two are faster than one with two threads). The most telling runs come
-first. Names after scratch, frozen or test choose some of them, and --again repeats those in a folder of their own, as
-the commands in the table do.
+FOLDER is where `deepbdc data prepare cifar_fs --source ARCHIVE --root FOLDER` put CIFAR-FS; omniglot likewise, for the
+frozen part. Every run leaves a file of results in benchmarks/results/bdc_study, and is not done again; an interrupted
+one goes on. Several processes may be started: they share the runs among them (with --threads 1 each, two are faster
+than one with two threads). The most telling runs come first. Names after scratch, frozen or test choose some of them,
+and --again repeats those in a folder of their own, as the commands in the tables do, and prints their rows.
 """
 
 import argparse

@@ -165,8 +165,7 @@ def finished(unit: Unit, results: Path) -> bool:
 
 def subset(name: str, split: str, data: Path, count: int, start: int = 0) -> ArrayDataset:
     """Of some classes all images, or of all classes some: as near to ``count`` images as equal shares allow."""
-    source = "cifar_fs" if name == "cifar_fs" else str(data / "omniglot.npz")
-    whole = load_dataset(source, split, root=data)
+    whole = load_dataset(name, split, root=data)
     assert isinstance(whole, ArrayDataset)
     labels = whole.labels.numpy()
     many = len(whole) // len(whole.class_names)  # images a class
