@@ -8,9 +8,9 @@ from study.scratch import Setting
 LOGISTIC, OTHER, BOTH = "own, logistic", "other, logistic", "both, logistic"
 PROTOTYPES = ("own, euclidean", "own, euclidean")
 RESNET12 = ("backbone.name=resnet12", "backbone.removed_downsamplings=2", "backbone.width=0.2")
-HALF, DROPOUT, LONGER = ("dropout=0.5",), ("dropout=0.8",), ("pretrain.epochs=30",)
+FIFTH, HALF, DROPOUT, LONGER = ("dropout=0.2",), ("dropout=0.5",), ("dropout=0.8",), ("pretrain.epochs=30",)
 SAME_RATE, SLOWER = "both at the low rate", ("meta.lr=2e-3",)
-NARROW = "ResNet-12, widths 13 to 128"
+NARROW, BOTH_VECTORS = "ResNet-12, widths 13 to 128", "dropout on both vectors"
 SEEDS = (("", "", ()), ("-seed-2", ", another seed", ("seed=2",)))  # words of a name, of a title, and overrides
 
 
@@ -118,16 +118,33 @@ SETTINGS = (
         pair="meta",
         scoring=PROTOTYPES,
     ),
-    Setting("dropout-both-0.5", "dropout on both vectors", "0.5", both=HALF),
-    Setting("dropout-both-0.8", "dropout on both vectors", "0.8", both=DROPOUT),
+    Setting("dropout-both-0.5", BOTH_VECTORS, "0.5, 10 epochs", both=HALF),
+    Setting("dropout-both-0.8", BOTH_VECTORS, "0.8, 10 epochs", both=DROPOUT),
+    after_dropout("dropout-both-0.5-epochs-30", BOTH_VECTORS, "0.5 for Good-Embed, 30 epochs", *LONGER, baseline=HALF),
     *(
         after_dropout(
-            f"dropout-both-{rate}-epochs-30",
-            "dropout on both vectors",
-            f"{rate} for Good-Embed, 30 epochs",
+            f"dropout-both-0.2-epochs-30{name}",
+            BOTH_VECTORS,
+            f"0.2 for Good-Embed, 30 epochs{title}",
             *LONGER,
-            baseline=(f"dropout={rate}",),
+            *seed,
+            baseline=FIFTH,
+            chosen=True,
         )
-        for rate in ("0.2", "0.5")
+        for name, title, seed in SEEDS
+    ),
+    *(
+        Setting(
+            f"meta-dropout-both-0.2-epochs-30{name}",
+            BOTH_VECTORS,
+            f"episodes, {SAME_RATE}, after 30 epochs, 0.2 for ProtoNet{title}",
+            both=(*LONGER, *seed),
+            baseline=(*FIFTH, *SLOWER),
+            bdc=DROPOUT,
+            pair="meta",
+            scoring=PROTOTYPES,
+            chosen=True,
+        )
+        for name, title, seed in SEEDS
     ),
 )
