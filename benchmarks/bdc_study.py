@@ -119,8 +119,7 @@ def write_report(results: Path) -> None:
         "maps": measured.maps_table(measured.units()),
     }
     report.fill(PAGE, parts)
-    for title, folder in (("training", "runs"), ("the frozen network", "frozen")):
-        print(f"{title}: {report.hours(results / folder):.1f} hours of {report.CORES} cores")
+    print(f"trained for {report.training_hours(results):.1f} hours of {report.CORES} cores")
     print(f"wrote {FIGURE.name}, frozen.md and the tables of {PAGE.name}")
 
 

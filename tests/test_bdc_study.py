@@ -164,7 +164,7 @@ def test_a_frozen_unit_from_pictures_to_its_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its accuracies are those of the backbone of `FewShotClassifier` with `deepbdc.evaluate`."""
-    few = {"IMAGES": {"test": 160, "val": 128, "mean": 16}, "WAYS": {5: 10, 20: 2}, "SHOTS": (1, 5)}
+    few = {"IMAGES": {"test": 160, "val": 128, "mean": 16}, "WAYS": {5: 10, 20: 2}, "SHOTS": (1, 5), "WHOLE": (96,)}
     for name, value in (few | {"QUERIES": 3, "VALIDATION_EPISODES": 4}).items():
         monkeypatch.setattr(frozen, name, value)
     data, results = write_cifar_fs(tmp_path), tmp_path / "results"
@@ -192,9 +192,10 @@ def test_a_frozen_unit_from_pictures_to_its_tables(
 
 
 def test_hours_are_those_of_all_cores(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
     for name, seconds, threads in (("a", 3600, 1), ("b", 7200, 2)):
-        (tmp_path / f"{name}.json").write_text(json.dumps({"seconds": seconds, "threads": threads}))
-    assert report.hours(tmp_path) == pytest.approx(2.5)
+        (tmp_path / "runs" / f"{name}.json").write_text(json.dumps({"seconds": seconds, "threads": threads}))
+    assert report.training_hours(tmp_path) == pytest.approx(2.5)
 
 
 def test_minutes_of_a_row_are_those_of_its_runs_and_their_parents_once(tmp_path: Path) -> None:

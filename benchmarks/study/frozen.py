@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -29,6 +28,7 @@ from study.sharing import alone
 
 DATASETS = ("cifar_fs", "omniglot")
 SIZES = (224, 160, 96)  # the first is that of `FewShotClassifier`
+WHOLE = (224, 160)  # with both maps together, 20 classes and, on the last map, the SVM
 STAGES = {"last": (320, 32), "before": (112, 16)}  # channels, and pixels of the image to one of the map
 MAPS = (*STAGES, "both")  # both: the representations of the two maps side by side, each of length 1
 REPRESENTATIONS = ("average", "average - mean", "second moment", "bdc", "bdc - mean", "average + bdc")
@@ -86,7 +86,7 @@ def units() -> Iterator[Unit]:
     for size in SIZES:
         for dataset in DATASETS:
             for split in ("val", "test"):
-                for maps in MAPS:
+                for maps in MAPS if size in WHOLE else STAGES:
                     yield Unit(dataset, split, size, maps)
 
 
@@ -124,7 +124,6 @@ def run_unit(unit: Unit, work: Path, results: Path, data: Path) -> None:
 def save_scores(unit: Unit, results: Path, data: Path) -> None:
     """Embed, compare, and keep right answers of each episode."""
     print(f"embedding {unit.name}", flush=True)
-    start = time.monotonic()
     backbone, images, rows, others = embedded(unit.dataset, unit.split, unit.size, data)
     counts: dict[str, NDArray[np.uint16]] = {}
     chosen: dict[str, float] = {}
@@ -147,8 +146,6 @@ def save_scores(unit: Unit, results: Path, data: Path) -> None:
         "images": len(images),
         "classes": len(images.class_names),
         "queries": QUERIES,
-        "seconds": round(time.monotonic() - start, 1),
-        "threads": torch.get_num_threads(),
         "percent": percent,
         "C": chosen,
     }
@@ -220,9 +217,9 @@ def _representations(backbone: LastMaps, rows: Tensor, others: Tensor, stage: st
 
 
 def tasks(images: ArrayDataset, unit: Unit) -> Iterator[tuple[int, int, Episodes]]:
-    """Those of a unit: 20 classes not on validation classes, of which CIFAR-FS has 16."""
+    """Those of a unit: 20 classes not at every size, and not on validation classes, of which CIFAR-FS has 16."""
     for way, episodes in WAYS.items():
-        if way != 5 and unit.split == "val":
+        if way != 5 and (unit.split == "val" or unit.size not in WHOLE):
             continue
         count = VALIDATION_EPISODES if unit.split == "val" else episodes
         for shot in SHOTS:
@@ -233,7 +230,9 @@ def tasks(images: ArrayDataset, unit: Unit) -> Iterator[tuple[int, int, Episodes
 def classifiers(unit: Unit, results: Path, name: str, shot: int) -> dict[str, Score]:
     """Those of a cell. On the validation classes with every C; on the test classes with the one chosen there."""
     found: dict[str, Score] = {"prototypes": prototype("cosine")}
-    kinds: dict[str, Callable[[float], Score]] = {"logistic": logistic, "svm": svm}
+    kinds: dict[str, Callable[[float], Score]] = {"logistic": logistic}
+    if unit.size in WHOLE and unit.maps == "last":
+        kinds["svm"] = svm  # slow
     if unit.split == "val":
         return found | {f"{kind} C={C:g}": make(C) for kind, make in kinds.items() for C in STRENGTHS[kind]}
     strengths = json.loads((results / f"{unit.validation.name}.json").read_text(encoding="utf-8"))["C"]

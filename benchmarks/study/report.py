@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +137,9 @@ def training_minutes(runs: Sequence[Run], results: Path) -> float:
     return sum(_core_seconds(_content(run, results)) for run in needed) / 60
 
 
-def hours(folder: Path) -> float:
-    """Of the machine, all its cores at work, for all results in a folder; what several runs share counts once."""
-    contents = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
+def training_hours(results: Path) -> float:
+    """Of the machine, all its cores at work, to train all runs; what one took over from its parent counts once."""
+    contents = [json.loads(path.read_text(encoding="utf-8")) for path in (results / "runs").glob("*.json")]
     return sum(_core_seconds(content) for content in contents) / CORES / 3600
 
 
@@ -171,11 +172,11 @@ class Frozen:
         return [unit for unit in self.counts if size in (None, unit.size) and maps in (None, unit.maps)]
 
     def tasks_table(self, units: Sequence[frozen.Unit]) -> str:
-        """Shots, ways and classifiers."""
+        """Shots, and those ways and classifiers that there are."""
         lines = [["", "classifier", *(f"{shot} shot{'s' if shot > 1 else ''}" for shot in frozen.SHOTS), "command"]]
         for unit in units:
-            for way in frozen.WAYS:
-                for classifier in ("prototypes", "logistic", "svm"):
+            for way, classifier in product(frozen.WAYS, ("prototypes", "logistic", "svm")):
+                if f"bdc, {classifier}, {way}-way {frozen.SHOTS[0]}-shot" in self.counts[unit]:
                     found = [self.difference(unit, "bdc", classifier, way, shot) for shot in frozen.SHOTS]
                     cells = [f"{one.baseline:.2f}, {_bold(one)}" for one in found]
                     lines.append([f"{_NAMES[unit.dataset]}, {way}-way", classifier, *cells, _command(unit)])
