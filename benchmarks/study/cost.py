@@ -17,7 +17,7 @@ from study.scratch import PAIRS, Setting
 from study.settings import SETTINGS
 
 BATCH = 64
-REPEATS = 12
+REPEATS = 40
 
 
 def measure(results: Path) -> None:
