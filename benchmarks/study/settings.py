@@ -15,16 +15,28 @@ SEEDS = (("", "", ()), ("-seed-2", ", another seed", ("seed=2",)))  # words of a
 
 
 def after_dropout(
-    name: str,
-    factor: str,
-    value: str,
-    *both: str,
-    baseline: tuple[str, ...] = (),
-    bdc: tuple[str, ...] = (),
-    chosen: bool = False,
+    name: str, factor: str, value: str, *both: str, baseline: tuple[str, ...] = (), bdc: tuple[str, ...] = ()
 ) -> Setting:
     """A factor of both, or of one alone, with dropout on the BDC vector."""
-    return Setting(name, factor, value, both=both, baseline=baseline, bdc=(*DROPOUT, *bdc), chosen=chosen)
+    return Setting(name, factor, value, both=both, baseline=baseline, bdc=(*DROPOUT, *bdc))
+
+
+def chosen(name: str, factor: str, value: str, pair: str, baseline: tuple[str, ...] = ()) -> list[Setting]:
+    """What is looked at on the test classes: thirty epochs, dropout on the BDC vector, two seeds."""
+    return [
+        Setting(
+            name + suffix,
+            factor,
+            value + words,
+            both=(*LONGER, *seed),
+            baseline=baseline,
+            bdc=DROPOUT,
+            pair=pair,
+            scoring=(LOGISTIC, LOGISTIC) if pair == "transfer" else PROTOTYPES,
+            chosen=True,
+        )
+        for suffix, words, seed in SEEDS
+    ]
 
 
 SETTINGS = (
@@ -63,34 +75,13 @@ SETTINGS = (
         pair="meta",
         scoring=PROTOTYPES,
     ),
-    after_dropout("epochs-30", "length of training", "30 epochs", *LONGER, chosen=True),
-    after_dropout("epochs-30-seed-2", "length of training", "30 epochs, another seed", *LONGER, "seed=2", chosen=True),
-    *(
-        Setting(
-            f"meta-epochs-30{name}",
-            "episodes",
-            f"after 30 epochs, {SAME_RATE}{title}",
-            both=(*LONGER, *seed),
-            baseline=SLOWER,
-            bdc=DROPOUT,
-            pair="meta",
-            scoring=PROTOTYPES,
-            chosen=True,
-        )
-        for name, title, seed in SEEDS
-    ),
-    *(
-        Setting(
-            f"meta-against-no-episodes{name}",
-            "episodes",
-            f"for BDC alone: against Good-Embed and the nearest prototype, 30 epochs{title}",
-            both=(*LONGER, *seed),
-            bdc=DROPOUT,
-            pair="meta against transfer",
-            scoring=PROTOTYPES,
-            chosen=True,
-        )
-        for name, title, seed in SEEDS
+    *chosen("epochs-30", "length of training", "30 epochs", "transfer"),
+    *chosen("meta-epochs-30", "episodes", f"after 30 epochs, {SAME_RATE}", "meta", SLOWER),
+    *chosen(
+        "meta-against-no-episodes",
+        "episodes",
+        "for BDC alone: against Good-Embed and the nearest prototype, 30 epochs",
+        "meta against transfer",
     ),
     after_dropout("distill-1", "distillation", "1 generation", "distill.generations=1"),
     after_dropout("weight-decay-2e-3", "weight decay", "2e-3", "pretrain.weight_decay=2e-3"),
@@ -121,30 +112,12 @@ SETTINGS = (
     Setting("dropout-both-0.5", BOTH_VECTORS, "0.5, 10 epochs", both=HALF),
     Setting("dropout-both-0.8", BOTH_VECTORS, "0.8, 10 epochs", both=DROPOUT),
     after_dropout("dropout-both-0.5-epochs-30", BOTH_VECTORS, "0.5 for Good-Embed, 30 epochs", *LONGER, baseline=HALF),
-    *(
-        after_dropout(
-            f"dropout-both-0.2-epochs-30{name}",
-            BOTH_VECTORS,
-            f"0.2 for Good-Embed, 30 epochs{title}",
-            *LONGER,
-            *seed,
-            baseline=FIFTH,
-            chosen=True,
-        )
-        for name, title, seed in SEEDS
-    ),
-    *(
-        Setting(
-            f"meta-dropout-both-0.2-epochs-30{name}",
-            BOTH_VECTORS,
-            f"episodes, {SAME_RATE}, after 30 epochs, 0.2 for ProtoNet{title}",
-            both=(*LONGER, *seed),
-            baseline=(*FIFTH, *SLOWER),
-            bdc=DROPOUT,
-            pair="meta",
-            scoring=PROTOTYPES,
-            chosen=True,
-        )
-        for name, title, seed in SEEDS
+    *chosen("dropout-both-0.2-epochs-30", BOTH_VECTORS, "0.2 for Good-Embed, 30 epochs", "transfer", FIFTH),
+    *chosen(
+        "meta-dropout-both-0.2-epochs-30",
+        BOTH_VECTORS,
+        f"episodes, {SAME_RATE}, after 30 epochs, 0.2 for ProtoNet",
+        "meta",
+        (*FIFTH, *SLOWER),
     ),
 )
