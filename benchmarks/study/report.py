@@ -102,7 +102,7 @@ def scratch_row(setting: Setting, results: Path, split: str) -> Row:
         ]
         found[shot] = difference(chosen[0], chosen[1], contents[0]["queries"])
     part = "scratch" if split == "val" else "test"
-    command = f"python benchmarks/bdc_study.py {part} {setting.name} --again --data FOLDER"
+    command = f"python benchmarks/bdc_study.py {part} {setting.name} --again --threads 1 --data FOLDER"
     spent, minutes = scratch_cost(setting, results), training_minutes(runs, results)
     dropout = " → ".join(f"{run.recipe().dropout:g}" for run in runs)
     return Row(setting.name, setting.factor, setting.value, dropout, found, spent, minutes, command)
