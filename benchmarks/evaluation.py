@@ -17,13 +17,13 @@ import torch
 
 import classifiers
 from deepbdc import BDCPool, Embedding, create_backbone
-from deepbdc.backbones.base import Preprocessing
 from deepbdc.classifiers import create_classifier
 from deepbdc.data.dataset import ArrayDataset
 from deepbdc.data.transforms import BatchTestTransform
 from deepbdc.episodes import Episodes, sample_episodes
 from deepbdc.evaluation import evaluate
 from deepbdc.methods import Method
+from deepbdc.preprocessing import Preprocessing
 from measure import medians, peak_bytes, verdict
 
 RESULTS = Path(__file__).parent / "results" / "evaluation.txt"

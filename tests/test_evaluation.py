@@ -8,7 +8,6 @@ from scipy import stats
 from torch import Tensor
 
 from deepbdc import BDCPool, Embedding, create_backbone
-from deepbdc.backbones.base import Preprocessing
 from deepbdc.classifiers import create_classifier
 from deepbdc.data.dataset import ArrayDataset
 from deepbdc.embedding import pixel_embedding
@@ -17,6 +16,7 @@ from deepbdc.evaluation import EvaluationResult, evaluate
 from deepbdc.feature_bank import build_bank
 from deepbdc.methods import Method
 from deepbdc.pooling import Pool
+from deepbdc.preprocessing import Preprocessing
 
 
 def dataset(classes: int = 7, images: int = 20, noise: float = 60, seed: int = 0) -> ArrayDataset:

@@ -9,10 +9,10 @@ from PIL import Image
 from torch import Tensor
 
 from deepbdc import BDCPool, Embedding, create_backbone
-from deepbdc.backbones.base import Preprocessing
 from deepbdc.data.dataset import ArrayDataset, FolderDataset
 from deepbdc.embedding import pixel_embedding
 from deepbdc.feature_bank import build_bank, weights_fingerprint
+from deepbdc.preprocessing import Preprocessing
 
 
 def array_dataset(n: int = 30) -> ArrayDataset:

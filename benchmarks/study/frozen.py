@@ -21,7 +21,6 @@ from deepbdc.data.dataset import ArrayDataset
 from deepbdc.embedding import Embedding
 from deepbdc.episodes import Episodes, sample_episodes
 from deepbdc.feature_bank import build_bank
-from deepbdc.methods.base import resized
 from deepbdc.pooling import Flatten
 from study.products import Score, logistic, normalised, products_of, prototype, right_answers, svm
 from study.sharing import alone
@@ -182,7 +181,7 @@ def subset(name: str, split: str, data: Path, count: int, start: int = 0) -> Arr
 def embedded(dataset: str, split: str, size: int, data: Path) -> tuple[LastMaps, ArrayDataset, Tensor, Tensor]:
     """The network, the images, their maps, and the maps of the images whose mean is subtracted."""
     backbone = LastMaps(size).eval()
-    embedding = Embedding(backbone, Flatten(backbone.out_channels, 1, 1), resized(PREPROCESSING, size))
+    embedding = Embedding(backbone, Flatten(backbone.out_channels, 1, 1), PREPROCESSING.resized(size))
     images = subset(dataset, split, data, IMAGES[split])
     others = subset(dataset, "val", data, IMAGES["mean"], start=IMAGES["val"])
     rows = [

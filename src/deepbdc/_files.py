@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from deepbdc.errors import UserError
+
 
 @contextmanager
 def temporary(target: Path) -> Iterator[Path]:
@@ -46,4 +48,4 @@ def read_npz(path: str | Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except (ValueError, OSError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} is damaged, or is no .npz file of plain arrays ({type(error).__name__})") from error
+        raise UserError(f"{path} is damaged, or is no .npz file of plain arrays ({type(error).__name__})") from error

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
 
+from deepbdc.errors import UserError, WrongType
+
 T = TypeVar("T")
 
 
@@ -28,7 +30,7 @@ class Registry(Generic[T]):
         """Call the factory called ``name``; unknown names and options are errors that name the nearest right one."""
         factory = self._factories.get(name)
         if factory is None:
-            raise ValueError(f"no {self.kind} is called {name!r}{nearest(name, self.names())}")
+            raise UserError(f"no {self.kind} is called {name!r}{nearest(name, self.names())}")
         return call_checked(factory, f"{self.kind} {name!r}", options)
 
 
@@ -37,7 +39,7 @@ def call_checked(factory: Callable[..., T], title: str, options: dict[str, Any])
     known = list(inspect.signature(factory).parameters)
     for option in options:
         if option not in known:
-            raise TypeError(f"{title} has no option {option!r}{nearest(option, known)}")
+            raise WrongType(f"{title} has no option {option!r}{nearest(option, known)}")
     return factory(**options)
 
 

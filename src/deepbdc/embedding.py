@@ -5,8 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from deepbdc.backbones.base import Backbone, Preprocessing
+from deepbdc.backbones.base import Backbone
 from deepbdc.pooling import Flatten, Pool
+from deepbdc.preprocessing import Preprocessing
 
 
 class Embedding(nn.Module):

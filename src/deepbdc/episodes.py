@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deepbdc._files import read_npz, temporary
+from deepbdc.errors import UserError, WrongType
 
 Indices = NDArray[np.int64]
 Range = int | tuple[int, int]
@@ -81,7 +82,7 @@ class Episodes:
     def check(self, dataset: Labelled) -> None:
         """Raise if these episodes were drawn from another data set."""
         if dataset.fingerprint != self.data_fingerprint:
-            raise ValueError(
+            raise UserError(
                 f"these episodes were drawn from another data set: its fingerprint is {self.data_fingerprint}, "
                 f"this one's is {dataset.fingerprint}"
             )
@@ -105,7 +106,7 @@ class Episodes:
         """Read what `save` wrote."""
         file = read_npz(path)
         if not {"header", "sizes", *_COLUMNS} <= file.keys():
-            raise ValueError(f"{path} is not a file of episodes")
+            raise UserError(f"{path} is not a file of episodes")
         header, sizes = json.loads(str(file["header"])), file["sizes"]
         columns = {name: file[name].astype(np.int64) for name in _COLUMNS}
         ends = {name: np.cumsum(sizes[:, column])[:-1] for name, column in _COLUMNS.items()}
@@ -180,16 +181,16 @@ def _check_settings(settings: Settings, class_names: tuple[str, ...], members: l
     for name in ("way", "shot"):
         fewest, most = _range(getattr(settings, name))
         if not 1 <= fewest <= most:
-            raise ValueError(f"{name} must be at least 1, or a range (fewest, most), got {getattr(settings, name)}")
+            raise UserError(f"{name} must be at least 1, or a range (fewest, most), got {getattr(settings, name)}")
     if settings.query < 1 or settings.count < 1 or not 0 <= settings.seed < 2**64:
         given = f"{settings.query}, {settings.count} and {settings.seed}"
-        raise ValueError(f"query and count must be at least 1 and seed at least 0 and below 2^64, got {given}")
+        raise UserError(f"query and count must be at least 1 and seed at least 0 and below 2^64, got {given}")
     way, shot = _range(settings.way)[1], _range(settings.shot)[1]
     if way > len(members):
-        raise ValueError(f"{way}-way episodes need {way} classes, but the data set has {len(members)}")
+        raise UserError(f"{way}-way episodes need {way} classes, but the data set has {len(members)}")
     for class_name, images in zip(class_names, members, strict=True):
         if len(images) < shot + settings.query:
-            raise ValueError(
+            raise UserError(
                 f"class {class_name!r} has {len(images)} images, but {shot} for support + {settings.query} for query "
                 f"= {shot + settings.query} are asked"
             )
@@ -248,7 +249,7 @@ def _plain_range(name: str, value: Range) -> Range:
             (operator.index(value[0]), operator.index(value[1])) if isinstance(value, tuple) else operator.index(value)
         )
     except (TypeError, IndexError):
-        raise TypeError(f"{name} must be an integer or a range (fewest, most), got {value!r}") from None
+        raise WrongType(f"{name} must be an integer or a range (fewest, most), got {value!r}") from None
 
 
 def _range(value: Range) -> tuple[int, int]:

@@ -18,12 +18,13 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from deepbdc import weight_files
-from deepbdc.backbones.base import evaluating
+from deepbdc._modes import evaluating
 from deepbdc.classifiers import create_classifier
 from deepbdc.classifiers.linear import LinearRule
 from deepbdc.data.images import BadImage
 from deepbdc.data.transforms import test_transform
 from deepbdc.embedding import Embedding
+from deepbdc.errors import UserError
 from deepbdc.feature_bank import weights_fingerprint
 from deepbdc.own_images import networks, pictures
 from deepbdc.own_images.confidence import Confidence, class_directions, learn_confidence
@@ -121,7 +122,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if unlabelled is not None:
             others = self._embedded(_found(unlabelled), embedding)
             if not others:
-                raise ValueError("unlabelled holds no pictures: leave it out, or give some dozens")
+                raise UserError("unlabelled holds no pictures: leave it out, or give some dozens")
             mean = self._raw_representations(embedding, _stacked(others)).mean(dim=0)
         self._learn(embedding, examples, labels, mean)
         return self
@@ -134,7 +135,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         new = self._embedded(images, self.embedding_)
         kinds = [array.dtype.kind.replace("u", "i") for array in (self.example_labels_, labels)]
         if kinds[0] != kinds[1]:
-            raise ValueError(
+            raise UserError(
                 f"labels were {self.example_labels_.dtype} before and are {labels.dtype} now: give all of one type"
             )
         together = np.concatenate([self.example_labels_, labels])
@@ -175,7 +176,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.classifier == "prototype":
             return create_classifier("prototype", similarity="cosine")
         if self.classifier == "svm":
-            raise ValueError("an SVM votes and gives no probabilities: take logistic, prototype or softmax")
+            raise UserError("an SVM votes and gives no probabilities: take logistic, prototype or softmax")
         if self.classifier == "softmax":
             return create_classifier("softmax", normalize=True)
         return create_classifier(self.classifier)
@@ -231,7 +232,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         label = prediction.label if label is None else label
         matches = np.flatnonzero(self.classes_ == label)
         if len(matches) == 0:
-            raise ValueError(f"{label!r} is none of the classes: {', '.join(map(str, self.classes_[:20]))}")
+            raise UserError(f"{label!r} is none of the classes: {', '.join(map(str, self.classes_[:20]))}")
         values = evidence(embedded.features.to(self._device), self._margin(int(matches[0])))
         picture = Image.open(io.BytesIO(embedded.thumbnail)).convert("RGB")
         heat = heat_map(values.cpu(), picture, self.embedding_.preprocessing)
@@ -323,7 +324,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         def read(image: ImageLike, position: int) -> EmbeddedImage | tuple[Tensor, bytes]:
             if isinstance(image, EmbeddedImage):
                 if image.network != network:
-                    raise ValueError(f"{image.name} was embedded by another network or setting: embed it again")
+                    raise UserError(f"{image.name} was embedded by another network or setting: embed it again")
                 return image
             picture = pictures.decode(image, position, size)
             try:
@@ -370,7 +371,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             tensors["mean"] = self.mean_
         kind = type(self.classes_.tolist()[0]).__name__
         if kind not in _LABEL_TYPES:
-            raise ValueError(f"labels of type {kind} cannot be saved: use strings or numbers")
+            raise UserError(f"labels of type {kind} cannot be saved: use strings or numbers")
         preprocessing = asdict(self.embedding_.preprocessing)
         header = {
             "kind": _KIND,
@@ -399,7 +400,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             path = Path(file)
             tensors, header = weight_files.load(path)
         if header.get("kind") != _KIND:
-            raise ValueError(f"{path} is no fitted classifier, but a file of {header.get('kind')}")
+            raise UserError(f"{path} is no fitted classifier, but a file of {header.get('kind')}")
         embedding = networks.embedding_from(header["embedding"], backbone, device)
         others = ("features", "thumbnails", "mean")
         weight_files.load_into(embedding, tensors, "embedding.", path, ignore=others)
@@ -459,25 +460,25 @@ def _labelled(images: Any, labels: Any) -> tuple[Sequence[ImageLike], NDArray[An
     """Pictures, and their labels as an array of one type."""
     if labels is None:
         if not isinstance(images, (str, Path)):
-            raise ValueError("labels are missing: give the class of each picture, or a folder with a folder per class")
+            raise UserError("labels are missing: give the class of each picture, or a folder with a folder per class")
         images, labels = pictures.folder_examples(images)
     images = pictures.as_list(images)
     labels = [labels] if isinstance(labels, str) and len(images) == 1 else labels
     if isinstance(labels, str):
-        raise ValueError(f"labels must be one for each picture, got the single text {labels!r}")
+        raise UserError(f"labels must be one for each picture, got the single text {labels!r}")
     labels = list(labels)
     if len(images) != len(labels):
-        raise ValueError(f"every picture needs one label: there are {len(images)} pictures and {len(labels)} labels")
+        raise UserError(f"every picture needs one label: there are {len(images)} pictures and {len(labels)} labels")
     if not labels:
-        raise ValueError("there is nothing to learn from: give at least one picture")
+        raise UserError("there is nothing to learn from: give at least one picture")
     array = np.array(labels)
     kinds = {_kind(label) for label in labels}
     if array.ndim != 1 or array.dtype.kind not in "UiufbO" or len(kinds) > 1 or any(label is None for label in labels):
-        raise ValueError(f"labels must be all strings or all numbers, got {', '.join(sorted(kinds))}")
+        raise UserError(f"labels must be all strings or all numbers, got {', '.join(sorted(kinds))}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError("labels must not be NaN or infinite")
+        raise UserError("labels must not be NaN or infinite")
     if NONE_OF_THESE in labels:
-        raise ValueError(f"no class may be called {NONE_OF_THESE!r}: it is the answer for pictures of no class")
+        raise UserError(f"no class may be called {NONE_OF_THESE!r}: it is the answer for pictures of no class")
     return images, array
 
 
@@ -565,4 +566,4 @@ def _stacked(images: Sequence[EmbeddedImage]) -> Tensor:
 
 def _check_settings(batch_size: Any) -> None:
     if not isinstance(batch_size, Integral) or batch_size < 1:
-        raise ValueError(f"batch_size must be a positive whole number, got {batch_size!r}")
+        raise UserError(f"batch_size must be a positive whole number, got {batch_size!r}")

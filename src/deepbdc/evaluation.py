@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from deepbdc._files import write_text
-from deepbdc.backbones.base import evaluating
+from deepbdc._modes import evaluating
 from deepbdc.data.dataset import Dataset
 from deepbdc.episodes import Episode, Episodes, Range, sample_episodes
+from deepbdc.errors import UserError
 from deepbdc.feature_bank import FeatureBank, Shard, build_bank, weights_fingerprint
 from deepbdc.methods.base import Method
 
@@ -59,7 +60,7 @@ class EvaluationResult:
     def class_accuracies(self) -> dict[str, float]:
         """The share of right answers for each class that was queried, in percent; needs ``confusion=True``."""
         if self.confusion is None:
-            raise ValueError("this result has no confusion matrix: evaluate(..., confusion=True) makes one")
+            raise UserError("this result has no confusion matrix: evaluate(..., confusion=True) makes one")
         right, total = self.confusion.diagonal(), self.confusion.sum(axis=1)
         rows = zip(self.class_names, right, total, strict=True)
         return {name: 100 * float(hits / asked) for name, hits, asked in rows if asked}
@@ -67,7 +68,7 @@ class EvaluationResult:
     def compare(self, other: "EvaluationResult") -> "Comparison":
         """How much better this result is than another on the same episodes."""
         if self.episodes_fingerprint != other.episodes_fingerprint:
-            raise ValueError("the two results are of different episodes: a paired comparison needs the same ones")
+            raise UserError("the two results are of different episodes: a paired comparison needs the same ones")
         from scipy.stats import ttest_rel
 
         differences = self.accuracies - other.accuracies
@@ -154,9 +155,9 @@ def evaluate(
         options: dict[str, Any] = {"batch_size": batch_size, "device": device, "budget": budget, "cache": cache}
         bank = build_bank(method.embedding, dataset, **options, progress=progress, workers=workers, shard=shard)
     if bank.data_fingerprint != dataset.fingerprint:
-        raise ValueError("the feature bank was made of another data set")
+        raise UserError("the feature bank was made of another data set")
     if bank.weights_fingerprint != weights_fingerprint(method.embedding):
-        raise ValueError("the feature bank was made by another network, or by this one with other weights")
+        raise UserError("the feature bank was made by another network, or by this one with other weights")
     accuracies, counts = _score(method, bank, episodes, len(dataset.class_names))
     settings = episodes.settings
     return EvaluationResult(

@@ -18,11 +18,12 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from deepbdc._files import temporary, write_text
-from deepbdc.backbones.base import evaluating
+from deepbdc._modes import evaluating
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.data.images import BadImage
 from deepbdc.data.transforms import BatchTestTransform, test_transform
 from deepbdc.embedding import Embedding
+from deepbdc.errors import NotEnoughMemory
 
 _FORMS = (  # what to keep of each image, best first: (whole representations or what they are made of, dtype)
     ("representations", torch.float32),
@@ -151,7 +152,7 @@ def _choose_form(embedding: Embedding, dataset: Dataset, budget: int) -> tuple[s
         if size <= budget:
             return form, dtype, tuple(shapes[form])
         sizes.append(size)
-    raise MemoryError(
+    raise NotEnoughMemory(
         f"the features of {len(dataset)} images need at least {min(sizes) / 2**30:.1f} GB, the budget is "
         f"{budget / 2**30:.1f} GB: raise the budget, or reduce the channels (reduce_to)"
     )
@@ -237,7 +238,9 @@ def _output(path: Path | None, shape: tuple[int, ...], dtype: torch.dtype) -> It
 def _write(array: Any, start: int, features: Tensor) -> None:
     values = features.cpu().numpy()
     if array.dtype == np.float16 and np.abs(values).max(initial=0) > np.finfo(np.float16).max:
-        raise MemoryError("the features do not fit the budget, and are too large for half precision: raise the budget")
+        raise NotEnoughMemory(
+            "the features do not fit the budget, and are too large for half precision: raise the budget"
+        )
     array[start : start + len(values)] = values
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from deepbdc.embedding import Embedding
+from deepbdc.errors import UserError, WrongType
 
 _RENAMED = (
     ("feature.", "backbone."),
@@ -34,12 +35,12 @@ def load_released_checkpoint(path: str | Path, model: Embedding, ignore: Sequenc
             differs, or the file holds something else than weights. The model is then unchanged.
     """
     if isinstance(ignore, str):
-        raise TypeError(f"ignore is a list of beginnings of names: write [{ignore!r}]")
+        raise WrongType(f"ignore is a list of beginnings of names: write [{ignore!r}]")
     found = {name: value for name, value in _read(Path(path)).items() if not name.startswith(tuple(ignore))}
     theirs: dict[str, str] = {}
     for name in found:
         if (other := theirs.setdefault(_our_name(name), name)) != name:
-            raise ValueError(f"{path} holds the same weight twice, as {other} and as {name}")
+            raise UserError(f"{path} holds the same weight twice, as {other} and as {name}")
     _check_complete(Path(path), found, theirs, model.state_dict())
     state = {ours: found[name] for ours, name in theirs.items()}
     if "pool.t" in state:
@@ -56,14 +57,14 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged pickles raise nearly anything
-        raise ValueError(
+        raise UserError(
             f"{path} is not a file of weights that can be read safely ({type(error).__name__}): "
             "it is damaged, or holds more than tensors and plain values"
         ) from error
     candidates = [content, *(content.values() if isinstance(content, Mapping) else ())]
     states = [c for c in candidates if isinstance(c, Mapping) and c and all(isinstance(v, Tensor) for v in c.values())]
     if len(states) != 1:
-        raise ValueError(f"{path} holds {len(states) or 'no'} mapping(s) from names to tensors; one is needed")
+        raise UserError(f"{path} holds {len(states) or 'no'} mapping(s) from names to tensors; one is needed")
     return {str(name).removeprefix("module."): value for name, value in states[0].items()}
 
 
@@ -90,7 +91,7 @@ def _check_complete(
     }
     lines = [f"  {what}: {', '.join(names)}" for what, names in problems.items() if names]
     if lines:
-        raise ValueError(
+        raise UserError(
             f"{path} does not fit the model, nothing was loaded:\n" + "\n".join(lines) + "\n"
             "Left-over names can be left out with ignore=[...]; else check backbone and reduce_to."
         )

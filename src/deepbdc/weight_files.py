@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from deepbdc._files import write_bytes
-from deepbdc.backbones.base import Preprocessing
+from deepbdc.errors import UserError
+from deepbdc.preprocessing import Preprocessing
 
 FORMAT = 1
 _KEY = "deepbdc"
@@ -45,9 +46,9 @@ def from_bytes(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str,
         length = int.from_bytes(content[:8], "little")
         header: dict[str, Any] = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][_KEY])
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"{path} is damaged, or was not written by deepbdc ({type(error).__name__})") from error
+        raise UserError(f"{path} is damaged, or was not written by deepbdc ({type(error).__name__})") from error
     if header.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {header.get('format')}, this version of deepbdc reads {FORMAT}")
+        raise UserError(f"{path} has format {header.get('format')}, this version of deepbdc reads {FORMAT}")
     return tensors, header
 
 
@@ -60,13 +61,13 @@ def load_into(
     """
     others = [name for name in tensors if not name.startswith((prefix, *ignore))]
     if others:
-        raise ValueError(f"{source} does not fit the network: it also has {', '.join(others[:3])}")
+        raise UserError(f"{source} does not fit the network: it also has {', '.join(others[:3])}")
     chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     own = {name: value.shape for name, value in network.state_dict().items()}
     given = {name: value.shape for name, value in chosen.items()}
     wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
     if wrong:
-        raise ValueError(f"{source} does not fit the network: different or missing are {', '.join(wrong[:3])}")
+        raise UserError(f"{source} does not fit the network: different or missing are {', '.join(wrong[:3])}")
     network.load_state_dict(chosen)
 
 

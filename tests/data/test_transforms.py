@@ -4,7 +4,6 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional as v2
 
-from deepbdc.backbones.base import AT_84, AT_224, Preprocessing
 from deepbdc.data.transforms import (
     BatchTestTransform,
     BatchTrainTransform,
@@ -15,6 +14,7 @@ from deepbdc.data.transforms import (
     train_transform,
 )
 from deepbdc.data.transforms import test_transform as make_test_transform
+from deepbdc.preprocessing import AT_84, AT_224, Preprocessing
 
 SMALL = Preprocessing(input_size=32, resize=32)
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from deepbdc import BDCPool
-from deepbdc.bdc import bdc_matrix
 from deepbdc.pooling import _bdc_operator
 from deepbdc.pooling._bdc_operator import bdc_pool, bdc_pool_formula
+from deepbdc.statistic import bdc_matrix
 
 OUTPUTS = ("triangle", "weighted", "matrix")
 

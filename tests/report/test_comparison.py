@@ -9,12 +9,13 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from deepbdc.backbones import Preprocessing, create_backbone
+from deepbdc.backbones import create_backbone
 from deepbdc.data.dataset import ArrayDataset
 from deepbdc.embedding import pixel_embedding
 from deepbdc.evaluation import Comparison, evaluate
 from deepbdc.methods import create_method
 from deepbdc.methods.base import Method
+from deepbdc.preprocessing import Preprocessing
 from deepbdc.report.comparison import (
     ComparisonTable,
     Row,

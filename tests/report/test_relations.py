@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from deepbdc.bdc import bd_correlation
 from deepbdc.report.relations import LINEAR, NONLINEAR, draw, measure, relations
+from deepbdc.statistic import bd_correlation
 
 
 @pytest.fixture(scope="module")

@@ -90,8 +90,8 @@ def test_two_processes_evaluate_as_one(tiny_data: Path, tmp_path: Path) -> None:
 
 
 def test_processes_share_every_batch(tiny_data: Path) -> None:
-    from deepbdc.backbones import Preprocessing
     from deepbdc.data.loading import load_dataset
+    from deepbdc.preprocessing import Preprocessing
 
     images = Images(load_dataset(tiny_data, "train"), Preprocessing(16, 16), "crop_flip")
     stage = Pretrain(epochs=1, batch_size=12)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from deepbdc.backbones import Preprocessing
 from deepbdc.data.dataset import FolderDataset
 from deepbdc.data.loading import load_dataset
 from deepbdc.episodes import sample_episodes
+from deepbdc.preprocessing import Preprocessing
 from deepbdc.training.batches import EpisodeBatches, Images, Process, ShuffledBatches
 from deepbdc.training.optimiser import build_optimiser, rate_factor, set_rates
 from deepbdc.training.recipe import Meta, Optimisation, Pretrain

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from deepbdc.errors import UserError
+
 MEGABYTE = 2**20
 
 
@@ -31,7 +33,7 @@ class Limits:
     """After which a visitor is forgotten."""
 
 
-class Refused(ValueError):
+class Refused(UserError):
     """A request that is not carried out; the message says in words why, and ``status`` is that of HTTP."""
 
     def __init__(self, message: str, status: int = 400) -> None:

@@ -16,6 +16,8 @@ from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from deepbdc.errors import UserError
+
 OWN_HEADER = "x-deepbdc"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
@@ -46,7 +48,7 @@ def is_loopback(host: str) -> bool:
 def check_token(token: str) -> str:
     """The token, if it is long enough and fits into an address."""
     if not _TOKEN.fullmatch(token):
-        raise ValueError(
+        raise UserError(
             f"the token has {len(token)} characters: it needs 12 to 200 of A-Z, a-z, 0-9, - and _. "
             "'--token auto' makes a good one."
         )

@@ -4,13 +4,14 @@ from functools import partial
 from typing import Any
 
 from deepbdc._registry import call_checked
-from deepbdc.backbones.base import Backbone, Preprocessing, backbones
+from deepbdc.backbones.base import Backbone, backbones
 from deepbdc.backbones.conv4 import conv4
 from deepbdc.backbones.dropblock import DropBlock
 from deepbdc.backbones.efficientnet_lite0 import efficientnet_lite0, efficientnet_lite0_fine
 from deepbdc.backbones.resnet import resnet10, resnet18, resnet34
 from deepbdc.backbones.resnet12 import resnet12, resnet34s
 from deepbdc.backbones.timm_models import timm_backbone
+from deepbdc.preprocessing import Preprocessing
 
 __all__ = [
     "Backbone",

@@ -1,34 +1,12 @@
 """What all backbones have in common."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
+from deepbdc._modes import evaluating
 from deepbdc._registry import Registry
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """How images are brought to the backbone, so that it is never guessed.
-
-    The shorter side is resized to ``resize`` (both sides, if ``squash``), the centre is cropped to ``input_size`` ×
-    ``input_size``, and colours in [0, 1] become (colour - mean) / std.
-    """
-
-    input_size: int
-    resize: int
-    # Of miniImageNet: the released code uses them for all data sets.
-    mean: tuple[float, float, float] = (0.472, 0.453, 0.410)
-    std: tuple[float, float, float] = (0.277, 0.268, 0.285)
-    interpolation: str = "bilinear"
-    squash: bool = False
-
-
-AT_84 = Preprocessing(input_size=84, resize=92)
-AT_224 = Preprocessing(input_size=224, resize=256)
+from deepbdc.errors import UserError
+from deepbdc.preprocessing import Preprocessing
 
 
 class Backbone(nn.Module):
@@ -54,18 +32,6 @@ class Backbone(nn.Module):
         return features.shape[2], features.shape[3]
 
 
-@contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """Evaluation mode for all parts of a network, each put back into its own mode afterwards."""
-    modes = {module: module.training for module in network.modules()}
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-
-
 backbones: Registry[Backbone] = Registry("backbone")
 
 
@@ -73,14 +39,14 @@ def scaled_widths(widths: tuple[int, ...], multiplier: float) -> tuple[int, ...]
     """Channel numbers times the width multiplier."""
     scaled = tuple(round(width * multiplier) for width in widths)
     if min(scaled) < 1:
-        raise ValueError(f"width={multiplier} leaves a stage of the backbone without channels: {scaled}")
+        raise UserError(f"width={multiplier} leaves a stage of the backbone without channels: {scaled}")
     return scaled
 
 
 def downsampling_stages(stages: int, removed: int) -> tuple[bool, ...]:
     """Which of ``stages`` down-sampling stages still do so when the last ``removed`` do not."""
     if not isinstance(removed, int) or not 0 <= removed <= stages:
-        raise ValueError(f"removed_downsamplings must be between 0 and {stages}, got {removed}")
+        raise UserError(f"removed_downsamplings must be between 0 and {stages}, got {removed}")
     return tuple(stage < stages - removed for stage in range(stages))
 
 

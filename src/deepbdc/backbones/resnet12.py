@@ -2,8 +2,9 @@
 
 from torch import Tensor, nn
 
-from deepbdc.backbones.base import AT_84, Backbone, backbones, downsampling_stages, initialise, scaled_widths
+from deepbdc.backbones.base import Backbone, backbones, downsampling_stages, initialise, scaled_widths
 from deepbdc.backbones.dropblock import DropBlock
+from deepbdc.preprocessing import AT_84
 
 
 class ResidualBlock(nn.Module):

@@ -5,7 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from deepbdc.backbones.base import Backbone, Preprocessing, downsampling_stages
+from deepbdc.backbones.base import Backbone, downsampling_stages
+from deepbdc.errors import UserError
+from deepbdc.preprocessing import Preprocessing
 
 
 class TimmBackbone(Backbone):
@@ -29,7 +31,7 @@ def timm_backbone(model: str, pretrained: bool = False, removed_downsamplings: i
     if not timm.is_model(model):
         close = get_close_matches(model, timm.list_models(), n=3)
         guess = f"did you mean {', '.join(close)}? " if close else ""
-        raise ValueError(f"timm has no model called {model!r}: {guess}timm.list_models() names them all")
+        raise UserError(f"timm has no model called {model!r}: {guess}timm.list_models() names them all")
     downsampling_stages(4, removed_downsamplings)  # checks the number
     options: dict[str, Any] = {"features_only": True, "out_indices": (-1,), "pretrained": pretrained}
     stride = 32 >> removed_downsamplings
@@ -39,9 +41,9 @@ def timm_backbone(model: str, pretrained: bool = False, removed_downsamplings: i
         network = timm.create_model(model, **options)
     except (RuntimeError, TypeError, NotImplementedError, AttributeError, AssertionError) as error:
         what = f"with removed_downsamplings={removed_downsamplings}" if removed_downsamplings else "as feature maps"
-        raise ValueError(f"timm cannot give 'timm/{model}' {what}: {error!r}") from error
+        raise UserError(f"timm cannot give 'timm/{model}' {what}: {error!r}") from error
     if removed_downsamplings and network.feature_info.reduction()[-1] != stride:
-        raise ValueError(f"timm/{model} does not support removed_downsamplings={removed_downsamplings}: leave it out")
+        raise UserError(f"timm/{model} does not support removed_downsamplings={removed_downsamplings}: leave it out")
     form = getattr(network, "output_fmt", "NCHW")
     return TimmBackbone(
         network,
@@ -54,7 +56,7 @@ def timm_backbone(model: str, pretrained: bool = False, removed_downsamplings: i
 def _preprocessing(config: dict[str, Any]) -> Preprocessing:
     height, size = config["input_size"][1:]
     if height != size or config["crop_mode"] not in ("center", "squash"):
-        raise ValueError(
+        raise UserError(
             f"this timm model wants {height}×{size} images with the crop mode {config['crop_mode']!r}; "
             "only square images with 'center' or 'squash' are supported"
         )

@@ -4,30 +4,12 @@ The weights of an L2-regularised linear classifier lie in the span of the suppor
 many dimensions as there are support images, whatever the number of features.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
 from deepbdc.classifiers.base import lengths
 
 NORM_EPSILON = 1e-6
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run on one CPU thread, for a long series of small steps.
-
-    Two threads gain little there, and when other programs keep the cores busy, each step waits for the slower of the
-    two: that took 10 to 100 times as long.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def support_products(support: Tensor, normalize: bool) -> tuple[Tensor, Tensor]:
@@ -39,6 +21,13 @@ def support_products(support: Tensor, normalize: bool) -> tuple[Tensor, Tensor]:
     squares = products.diagonal(dim1=-2, dim2=-1)
     factors = 1 / (squares.sqrt() + NORM_EPSILON) if normalize else torch.ones_like(squares)
     return products * factors.unsqueeze(-1) * factors.unsqueeze(-2), factors
+
+
+def centred(products: Tensor) -> Tensor:
+    """The inner products ``(e, s, s)`` of the same images with their mean subtracted."""
+    rows = products.mean(dim=-1, keepdim=True)
+    columns = products.mean(dim=-2, keepdim=True)
+    return products - rows - columns + rows.mean(dim=-2, keepdim=True)
 
 
 def class_weights(support: Tensor, factors: Tensor, coefficients: Tensor) -> Tensor:

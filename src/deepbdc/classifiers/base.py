@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from deepbdc._registry import Registry
+from deepbdc.errors import UserError, WrongType
 
 if TYPE_CHECKING:
     from deepbdc.classifiers.linear import LinearRule
@@ -40,7 +41,7 @@ class Classifier(ABC):
 
         Its scores are those of `score`, but for a number that is the same for all classes of a query.
         """
-        raise ValueError(f"{type(self).__name__} is no linear rule that could be fitted once and kept")
+        raise UserError(f"{type(self).__name__} is no linear rule that could be fitted once and kept")
 
     def __call__(self, support: Tensor, support_labels: Tensor, query: Tensor) -> Tensor:
         """Scores ``(..., q, way)`` of the queries: the larger, the more likely the class.
@@ -67,7 +68,7 @@ class Classifier(ABC):
         if not bool(torch.isfinite(scores.detach()).all()):
             _check_finite(support, query, dimensions)
             largest = max(float(x.detach().abs().max()) for x in (support, query))
-            raise ValueError(
+            raise UserError(
                 f"scores overflow: features go up to {largest:g}. Scale them down, or give them as float64."
             )
         return scores.reshape(*batch, scores.shape[-2], way)
@@ -83,7 +84,7 @@ classifiers: Registry[Classifier] = Registry("classifier")
 def positive(name: str, value: float) -> float:
     """``value``, if it is a positive finite number."""
     if not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be a positive number, got {value!r}")
+        raise UserError(f"{name} must be a positive number, got {value!r}")
     return value
 
 
@@ -101,16 +102,16 @@ def membership(labels: Tensor, way: int, dtype: torch.dtype) -> Tensor:
 def _check_tensors(support: Tensor, labels: Tensor, query: Tensor, dimensions: int) -> None:
     for name, tensor in (("support", support), ("support_labels", labels), ("query", query)):
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}: use torch.as_tensor")
+            raise WrongType(f"{name} must be a torch.Tensor, got {type(tensor).__name__}: use torch.as_tensor")
     for name, tensor in (("support", support), ("query", query)):
         if tensor.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"{name} must be float32 or float64, got {tensor.dtype}: convert it with .float()")
+            raise UserError(f"{name} must be float32 or float64, got {tensor.dtype}: convert it with .float()")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ValueError(f"support_labels must be integers, got {labels.dtype}: convert them with .long()")
+        raise UserError(f"support_labels must be integers, got {labels.dtype}: convert them with .long()")
     if support.dtype != query.dtype:
-        raise ValueError(f"support and query must have one dtype, got {support.dtype} and {query.dtype}")
+        raise UserError(f"support and query must have one dtype, got {support.dtype} and {query.dtype}")
     if not support.device == query.device == labels.device:
-        raise ValueError(
+        raise UserError(
             "support, support_labels and query must be on one device, got "
             f"{support.device}, {labels.device} and {query.device}"
         )
@@ -121,23 +122,23 @@ def _check_shapes(support: tuple[int, ...], labels: tuple[int, ...], query: tupl
     form = "features" if dimensions == 1 else "d, h, w"
     for name, shape in (("support", support), ("query", query)):
         if len(shape) < dimensions + 1:
-            raise ValueError(f"{name} must have shape (..., images, {form}), got {shape}")
+            raise UserError(f"{name} must have shape (..., images, {form}), got {shape}")
     if support[:-dimensions] != labels:
-        raise ValueError(
+        raise UserError(
             f"every support image needs one label: support has shape {support}, so support_labels must have "
             f"shape {support[:-dimensions]}, got {labels}"
         )
     if support[: -dimensions - 1] != query[: -dimensions - 1]:
-        raise ValueError(
+        raise UserError(
             f"support and query must hold the same batch of episodes, got {support[: -dimensions - 1]} (support of "
             f"shape {support}) and {query[: -dimensions - 1]} (query of shape {query})"
         )
     if support[-dimensions:] != query[-dimensions:]:
-        raise ValueError(
+        raise UserError(
             f"support and query must be represented alike, got {support[-dimensions:]} and {query[-dimensions:]}"
         )
     if 0 in support:
-        raise ValueError(f"there is nothing to learn from: support has shape {support}")
+        raise UserError(f"there is nothing to learn from: support has shape {support}")
 
 
 def _checked_way(labels: Tensor, batch: torch.Size) -> int:
@@ -145,7 +146,7 @@ def _checked_way(labels: Tensor, batch: torch.Size) -> int:
     lowest, highest = (int(bound) for bound in torch.aminmax(labels))
     if lowest < 0:
         episode = int((labels == lowest).any(dim=-1).nonzero()[0])
-        raise ValueError(
+        raise UserError(
             f"support_labels must be 0 to way - 1, got {lowest}{_place(episode, batch)}: "
             "number the classes of each episode from 0"
         )
@@ -159,7 +160,7 @@ def _checked_way(labels: Tensor, batch: torch.Size) -> int:
         episode = 0
         absent = min(set(range(labels.shape[-1] + 1)) - set(labels[0].tolist()))
     found = ", ".join(str(label) for label in labels[episode].unique()[:20].tolist())
-    raise ValueError(
+    raise UserError(
         f"class {absent} has no support image{_place(episode, batch)}: its support_labels are {found}, but the largest "
         f"label of all episodes is {highest}, so {way} classes need at least one image each. "
         "Number the classes of each episode from 0 to way - 1, and batch episodes of one way."
@@ -172,7 +173,7 @@ def _check_finite(support: Tensor, query: Tensor, dimensions: int) -> None:
         if bool(broken.any()):
             *episode, image = broken.nonzero()[0].tolist()
             place = f" of episode {_index(episode)}" if episode else ""
-            raise ValueError(
+            raise UserError(
                 f"{name} has NaN or infinite features: {int(broken.sum())} of {broken.numel()} images, the first is "
                 f"image {image}{place}. The network or the stored features are broken there."
             )

@@ -8,8 +8,8 @@ import warnings
 import torch
 from torch import Tensor
 
-from deepbdc.bdc import double_center
-from deepbdc.classifiers._products import class_weights, one_thread, support_products
+from deepbdc._modes import one_thread
+from deepbdc.classifiers._products import centred, class_weights, support_products
 from deepbdc.classifiers.base import classifiers, membership, positive
 from deepbdc.classifiers.linear import LinearClassifier, LinearRule
 
@@ -72,7 +72,7 @@ def _fit(
     """Coefficients ``(e, s, way)`` and intercepts ``(e, 1, way)`` that minimise C Σ loss + ½‖W‖²."""
     # A free intercept makes the weights indifferent to where the origin is. With the mean of the support set there,
     # intercept and weights do not disturb each other.
-    values, vectors = torch.linalg.eigh(double_center(products))  # (e, s), (e, s, s)
+    values, vectors = torch.linalg.eigh(centred(products))  # (e, s), (e, s, s)
     # Directions that no support image points to, but for rounding, take no part.
     values = torch.where(values > values[..., -1:] * values.shape[-1] * 1e-12, values, 0)
     roots = values.sqrt()

@@ -8,6 +8,7 @@ from torch.nn.functional import normalize
 
 from deepbdc.classifiers.base import Classifier, classifiers, lengths, membership
 from deepbdc.classifiers.linear import LinearRule
+from deepbdc.errors import UserError
 
 Similarity = Literal["euclidean", "cosine", "inner_product"]
 PrototypeForm = Literal["mean", "mean_features", "concatenated_features"]
@@ -24,11 +25,11 @@ class PrototypeClassifier(Classifier):
     def __init__(self, similarity: Similarity, prototype: PrototypeForm, pool: nn.Module | None) -> None:
         super().__init__(similarity=similarity, prototype=prototype, pool=None if pool is None else repr(pool))
         if similarity not in get_args(Similarity):
-            raise ValueError(f"similarity must be one of {', '.join(get_args(Similarity))}, got {similarity!r}")
+            raise UserError(f"similarity must be one of {', '.join(get_args(Similarity))}, got {similarity!r}")
         if prototype not in get_args(PrototypeForm):
-            raise ValueError(f"prototype must be one of {', '.join(get_args(PrototypeForm))}, got {prototype!r}")
+            raise UserError(f"prototype must be one of {', '.join(get_args(PrototypeForm))}, got {prototype!r}")
         if prototype != "mean" and pool is None:
-            raise ValueError(
+            raise UserError(
                 f"prototype={prototype!r} is made of feature maps: give the layer that turns a map into a "
                 "representation, for example pool=deepbdc.BDCPool(channels)"
             )

@@ -3,9 +3,11 @@
 import torch
 from torch import Tensor
 
-from deepbdc.classifiers._products import class_weights, one_thread, support_products
+from deepbdc._modes import one_thread
+from deepbdc.classifiers._products import class_weights, support_products
 from deepbdc.classifiers.base import classifiers, membership, positive
 from deepbdc.classifiers.linear import LinearClassifier, LinearRule
+from deepbdc.errors import UserError
 
 
 class SoftmaxClassifier(LinearClassifier):
@@ -40,9 +42,9 @@ class SoftmaxClassifier(LinearClassifier):
         self.learning_rate = positive("learning_rate", learning_rate)
         self.batch_size = int(positive("batch_size", batch_size))
         if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, got {momentum!r}")
+            raise UserError(f"momentum must be at least 0 and below 1, got {momentum!r}")
         if not 0 <= weight_decay < float("inf"):
-            raise ValueError(f"weight_decay must not be negative, got {weight_decay!r}")
+            raise UserError(f"weight_decay must not be negative, got {weight_decay!r}")
         self.momentum = momentum
         self.weight_decay = weight_decay
         self.normalize = normalize

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from deepbdc.classifiers._products import NORM_EPSILON
 from deepbdc.classifiers.base import Classifier, classifiers, lengths, positive
+from deepbdc.errors import UserError
 
 BLOCK = 8192  # features standardised at a time: bounds the temporary copies
 
@@ -26,7 +27,7 @@ class SVMClassifier(Classifier):
     def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
         """``(e, s, features), (e, s), (e, q, features) -> (e, q, way)``."""
         if way < 2:
-            raise ValueError("an SVM separates classes: it needs at least 2 in an episode, got 1")
+            raise UserError("an SVM separates classes: it needs at least 2 in an episode, got 1")
         scores = query.new_empty(query.shape[0], query.shape[1], way)
         for episode in range(len(scores)):
             within, across = self._products(support[episode].detach(), query[episode].detach())

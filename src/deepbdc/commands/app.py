@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from deepbdc._optional import require
 from deepbdc.commands.common import errors_in_words
+from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from deepbdc.app.protection import Door
@@ -41,7 +42,7 @@ def app(host: str = "127.0.0.1", port: int = 7860, examples: str | None = None, 
         from deepbdc.app.protection import Door, check_token, is_loopback
 
         if token is None and not is_loopback(host):
-            raise ValueError(
+            raise UserError(
                 f"--host {host} lets others reach this page: give --token auto as well, so that only those come in "
                 "who have the address that is then printed"
             )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from deepbdc.commands.common import errors_in_words
 from deepbdc.commands.examples import Examples, given_options, note, progress_bar
+from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -104,24 +105,24 @@ def _sorter(
     from deepbdc.sorting import Sorter, is_inside
 
     if move_to is not None and copy_to is not None:
-        raise ValueError("give --move-to or --copy-to, not both")
+        raise UserError("give --move-to or --copy-to, not both")
     given = move_to or copy_to
     if given is None:
         if dry_run:
-            raise ValueError("--dry-run shows what --move-to or --copy-to would do: give one of them")
+            raise UserError("--dry-run shows what --move-to or --copy-to would do: give one of them")
         return None
     target = Path(given)
     option = "--move-to" if move_to else "--copy-to"
     if target.exists() and not target.is_dir():
-        raise ValueError(f"{option} needs a folder, but {target} is a file")
+        raise UserError(f"{option} needs a folder, but {target} is a file")
     for place in places:
         if place.is_dir() and is_inside(target, place):
-            raise ValueError(
+            raise UserError(
                 f"the target {target} lies in {place}, whose pictures are to be sorted, so that a second time the "
                 "sorted ones would be sorted again: choose a folder beside it"
             )
     if examples.is_dir() and is_inside(target, examples):
-        raise ValueError(
+        raise UserError(
             f"the target {target} lies in the examples {examples}, where a wrongly sorted picture would teach a wrong "
             "class: choose another folder"
         )
@@ -132,9 +133,9 @@ def _check_outputs(csv: str | None, json: str | None) -> None:
     """Whether results can be written is known before the work, not after it."""
     for path in (csv, json):
         if path is not None and Path(path).is_dir():
-            raise ValueError(f"{path} is a folder: give a file for the results")
+            raise UserError(f"{path} is a folder: give a file for the results")
     if csv is not None and json is not None and Path(csv).resolve() == Path(json).resolve():
-        raise ValueError("--csv and --json need a file each")
+        raise UserError("--csv and --json need a file each")
 
 
 def _pictures(places: Sequence[Path], source: Examples) -> list[Path]:
@@ -142,7 +143,7 @@ def _pictures(places: Sequence[Path], source: Examples) -> list[Path]:
     from deepbdc.sorting import find_pictures, is_inside
 
     if not places:
-        raise ValueError("which pictures? Give files or folders, like: deepbdc classify examples photos")
+        raise UserError("which pictures? Give files or folders, like: deepbdc classify examples photos")
     found = find_pictures(places)
     learnt = {file.resolve() for file in source.files}
     files = [
@@ -153,10 +154,10 @@ def _pictures(places: Sequence[Path], source: Examples) -> list[Path]:
     named = ", ".join(map(str, places[:3])) + (", ..." if len(places) > 3 else "")
     others = f" {found.others:,} files do not end like a picture." if found.others else ""
     if not found.pictures:
-        raise ValueError(f"no picture in {named}.{others}")
+        raise UserError(f"no picture in {named}.{others}")
     left_out = len(found.pictures) - len(files)
     if not files:
-        raise ValueError(f"all pictures in {named} are examples in {source.path}: give others to classify")
+        raise UserError(f"all pictures in {named} are examples in {source.path}: give others to classify")
     if left_out:
         note(f"{left_out:,} of the pictures are examples in {source.path}, and left out")
     if found.others:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepbdc.commands.common import errors_in_words, run_folder
+from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,7 +75,7 @@ def compare(
     with errors_in_words("compare"):
         picture = Path(output or Path(runs) / "comparison.png")
         if picture.suffix not in PICTURES:
-            raise ValueError(f"--output must end in {', '.join(PICTURES)}, got {str(picture)!r}")
+            raise UserError(f"--output must end in {', '.join(PICTURES)}, got {str(picture)!r}")
         planned = _plan(recipes, set or (), Path(runs), data, baseline)
         settings = _settings(planned[0].recipe, shot, episodes, seed)
         _check(planned, settings)
@@ -95,16 +96,16 @@ def _plan(
     values = [text for text in given if "=" in text and not Path(text).exists()]
     wanted = [text for text in given if text not in values]
     if not wanted:
-        raise ValueError("which recipes? 'deepbdc train --list' shows all of them")
+        raise UserError("which recipes? 'deepbdc train --list' shows all of them")
     if baseline is not None:
         if baseline not in wanted:
-            raise ValueError(f"--baseline must be one of what is compared, got {baseline!r}: {', '.join(wanted)}")
+            raise UserError(f"--baseline must be one of what is compared, got {baseline!r}: {', '.join(wanted)}")
         wanted.sort(key=lambda text: text != baseline)
     planned = [_plan_one(text, [*overrides, *values], runs, data) for text in wanted]
     folders = [entry.folder.resolve() for entry in planned]
     for entry, folder in zip(planned, folders, strict=True):
         if folders.count(folder) > 1:
-            raise ValueError(f"{entry.folder} stands twice among what is compared")
+            raise UserError(f"{entry.folder} stands twice among what is compared")
     return planned
 
 
@@ -118,7 +119,7 @@ def _plan_one(given: str, overrides: Sequence[str], runs: Path, data: str | None
             run = load_run(folder)
             return Planned(given, folder, run.recipe, data or run.data, run)
         if not (folder / "recipe.yaml").is_file():
-            raise ValueError(f"{given} is neither a recipe nor the folder of a run: it holds no recipe.yaml")
+            raise UserError(f"{given} is neither a recipe nor the folder of a run: it holds no recipe.yaml")
         return Planned(given, folder, load_recipe(folder / "recipe.yaml"), data)
     recipe, folder = load_recipe(given, overrides), run_folder(given, runs)
     if not is_finished(folder):
@@ -137,11 +138,11 @@ def _check_same(run: "Run", recipe: "Recipe", data: str | None) -> None:
     differing = [key for key in {**old, **new} if old.get(key) != new.get(key) and not key.startswith(NOT_TRAINING)]
     if differing:
         changes = ", ".join(f"{key}={old.get(key)}, not {new.get(key)}" for key in differing[:3])
-        raise ValueError(f"the run in {run.folder} was trained with {changes}. {mend}")
+        raise UserError(f"the run in {run.folder} was trained with {changes}. {mend}")
     if data is not None:
         place, root = find_data(recipe.data, data)
         if load_dataset(place, "train", root=root).class_names != run.class_names:
-            raise ValueError(f"the run in {run.folder} was trained on other classes than those of {place}. {mend}")
+            raise UserError(f"the run in {run.folder} was trained on other classes than those of {place}. {mend}")
 
 
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepbdc.commands.common import errors_in_words
+from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,7 +95,7 @@ def data_prepare(name: str, source: str | None = None, root: str | None = None) 
         benchmark = benchmarks.get(name)
         target = benchmarks.prepared_path(name, root)
         if source is None:
-            raise ValueError(f"--source is missing. {how_to_get(benchmark)} Licence: {benchmark.licence}.")
+            raise UserError(f"--source is missing. {how_to_get(benchmark)} Licence: {benchmark.licence}.")
         console = Console()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as bar:

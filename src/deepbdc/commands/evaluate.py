@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from deepbdc.commands.common import errors_in_words, is_main_process
+from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from deepbdc.report.evaluation import EvaluationRequest
@@ -136,7 +137,7 @@ def _load(model: str) -> "Run | None":
 def _refuse(model: str, untrained: dict[str, Any]) -> None:
     if untrained:
         names = ", ".join("--" + name.replace("_", "-") for name in untrained)
-        raise ValueError(f"{model} is a trained run, which has a network of its own: leave out {names}")
+        raise UserError(f"{model} is a trained run, which has a network of its own: leave out {names}")
 
 
 def _request_of_run(

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deepbdc.errors import UserError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -38,20 +40,20 @@ class Examples:
 
         path = Path(given)
         if settings.get("batch_size", 1) < 1:
-            raise ValueError(f"--batch-size must be at least 1, got {settings['batch_size']}")
+            raise UserError(f"--batch-size must be at least 1, got {settings['batch_size']}")
         if path.is_dir():
             pairs = [(file, name) for name, files in _class_folders(path).items() for file in files]
             return cls(path, settings, tuple(file for file, _ in pairs), tuple(name for _, name in pairs))
         if not path.exists():
             raise FileNotFoundError(not_there(path))
         if path.suffix != ".safetensors":
-            raise ValueError(
+            raise UserError(
                 f"{given} is neither a folder nor a classifier saved by 'deepbdc fit' (.safetensors). "
                 f"Needed is a folder with {EXAMPLE_FOLDERS}."
             )
         learnt = [f"--{name}" for name in settings if name not in NOT_LEARNT]
         if learnt:
-            raise ValueError(
+            raise UserError(
                 f"{given} is a fitted classifier, which has settings of its own: leave out {', '.join(learnt)}"
             )
         return cls(path, settings)

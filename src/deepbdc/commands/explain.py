@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepbdc.commands.common import errors_in_words
 from deepbdc.commands.examples import Examples, given_options
+from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,12 +61,12 @@ def explain_image(
     with errors_in_words("explain"):
         settings = given_options(backbone=backbone, pool=pool, size=size, classifier=classifier, C=C, device=device)
         if output is not None and Path(output).suffix.lower() not in PICTURES:
-            raise ValueError(f"--output must end in {', '.join(PICTURES)}, got {output!r}")
+            raise UserError(f"--output must end in {', '.join(PICTURES)}, got {output!r}")
         if neighbours < 0:
-            raise ValueError(f"--neighbours must be at least 0, got {neighbours}")
+            raise UserError(f"--neighbours must be at least 0, got {neighbours}")
         picture = Path(image)
         if not picture.is_file():
-            raise ValueError(f"{image} is a folder: give one picture" if picture.exists() else not_there(picture))
+            raise UserError(f"{image} is a folder: give one picture" if picture.exists() else not_there(picture))
         fitted = Examples.find(examples, settings).classifier()
         explanation = fitted.explain(picture, label=_known_label(fitted, label), neighbours=neighbours)
         _print_explanation(console, explanation, [str(name) for name in fitted.classes_])
@@ -80,7 +81,7 @@ def _known_label(fitted: "FewShotClassifier", given: str | None) -> Any:
 
     names = {str(name): name for name in fitted.classes_}
     if given is not None and given not in names:
-        raise ValueError(f"no class is called {given!r}{nearest(given, list(names))}")
+        raise UserError(f"no class is called {given!r}{nearest(given, list(names))}")
     return None if given is None else names[given]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from deepbdc.commands.common import errors_in_words
 from deepbdc.commands.examples import EXAMPLE_FOLDERS, Examples, given_options
+from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from deepbdc.estimator import EmbeddedImage, FewShotClassifier
@@ -63,7 +64,7 @@ def fit_examples(
         targets = _targets(output, onnx, force)
         source = Examples.find(examples, settings)
         if source.saved:
-            raise ValueError(f"{examples} is a fitted classifier already; needed is a folder with {EXAMPLE_FOLDERS}")
+            raise UserError(f"{examples} is a fitted classifier already; needed is a folder with {EXAMPLE_FOLDERS}")
         fitted, embedded = source.embed()
         fitted.fit(embedded, source.labels)
         say(console, f"{len(fitted.classes_)} classes, {len(embedded)} pictures: {_counts(source.labels)}")
@@ -76,15 +77,15 @@ def fit_examples(
 def _targets(output: str | None, onnx: str | None, force: bool) -> dict[str, Path]:
     """The files to write, by their suffix."""
     if output is None:
-        raise ValueError("where to? Give a file, like: deepbdc fit EXAMPLES -o birds.safetensors")
+        raise UserError("where to? Give a file, like: deepbdc fit EXAMPLES -o birds.safetensors")
     given = {".safetensors": ("-o", output), ".onnx": ("--onnx", onnx)}
     targets = {suffix: (option, Path(path)) for suffix, (option, path) in given.items() if path is not None}
     for suffix, (option, path) in targets.items():
         if path.suffix != suffix:
-            raise ValueError(f"{option} must end in {suffix}, got {str(path)!r}")
+            raise UserError(f"{option} must end in {suffix}, got {str(path)!r}")
         if path.is_dir() or (path.exists() and not force):
             mend = "give another name" if path.is_dir() else "give another name, or --force to replace it"
-            raise ValueError(f"{path} is there already: {mend}")
+            raise UserError(f"{path} is there already: {mend}")
     return {suffix: path for suffix, (_, path) in targets.items()}
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from deepbdc.commands.common import errors_in_words
+from deepbdc.errors import UserError
 
 
 def paper(figure: Literal["relations"], output: str = "relations.png", points: int = 1500, seed: int = 0) -> None:
@@ -27,9 +28,9 @@ def paper(figure: Literal["relations"], output: str = "relations.png", points: i
 
     with errors_in_words("paper"):
         if not 10 <= points <= 5000 or seed < 0:
-            raise ValueError(f"--points must be 10 to 5000 and --seed at least 0, got {points} and {seed}")
+            raise UserError(f"--points must be 10 to 5000 and --seed at least 0, got {points} and {seed}")
         if Path(output).suffix not in (".png", ".pdf", ".svg"):
-            raise ValueError(f"--output must end in .png, .pdf or .svg, got {output!r}")
+            raise UserError(f"--output must end in .png, .pdf or .svg, got {output!r}")
         Path(output).parent.mkdir(parents=True, exist_ok=True)
     count = len(relations.NONLINEAR) + len(relations.LINEAR)
     console = Console()

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepbdc.commands.common import errors_in_words, run_folder
+from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,7 +64,7 @@ def train_recipe(
         from deepbdc.training.recipe import load_recipe
 
         if recipe is None:
-            raise ValueError("which recipe? 'deepbdc train --list' shows all of them")
+            raise UserError("which recipe? 'deepbdc train --list' shows all of them")
         given = overrides if precision is None else (*overrides, f"precision={precision}")
         resolved = load_recipe(recipe, given)
         folder = run_folder(recipe) if run is None else Path(run)

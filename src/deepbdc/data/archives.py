@@ -21,16 +21,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from deepbdc._files import temporary
+from deepbdc.errors import UserError
 
 _LARGEST_READ = 2**30
 _COPY_BYTES = 2**20
 
 
-class UnsafeArchive(ValueError):
+class UnsafeArchive(UserError):
     """An archive holds something that a data set has no need of and that can do harm."""
 
 
-class UnreadableArchive(ValueError):
+class UnreadableArchive(UserError):
     """A file is not an archive, or is cut short or damaged."""
 
 

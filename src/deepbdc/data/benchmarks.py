@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from deepbdc._registry import nearest
+from deepbdc.errors import UserError
 
 SPLITS = ("train", "val", "test")
 MARKER = ".deepbdc.json"
@@ -197,9 +198,9 @@ def names() -> list[str]:
 def get(name: str) -> Benchmark:
     """The benchmark called ``name``; a pair is not one benchmark but two, see :func:`sources`."""
     if name in _PAIRS:
-        raise ValueError(f"{name} is a pair of benchmarks, not one: ask for {' or '.join(components(name))}.")
+        raise UserError(f"{name} is a pair of benchmarks, not one: ask for {' or '.join(components(name))}.")
     if name not in _TABLE:
-        raise ValueError(f"no benchmark is called {name!r}{nearest(name, names())}")
+        raise UserError(f"no benchmark is called {name!r}{nearest(name, names())}")
     entry = _TABLE[name]
     if entry["layout"] == "embedded":
         return Benchmark(name=name, **entry)
@@ -243,7 +244,7 @@ def sources(name: str, split: str) -> list[tuple[str, str]]:
     """
     first, *second = components(name)
     if split not in SPLITS:
-        raise ValueError(f"no split is called {split!r}{nearest(split, list(SPLITS))}")
+        raise UserError(f"no split is called {split!r}{nearest(split, list(SPLITS))}")
     if second and split == "train":
         return [(first, part) for part in SPLITS]
     return [(second[0] if second else first, split)]
@@ -259,7 +260,7 @@ def prepared_path(name: str, root: str | Path | None = None) -> Path:
     """Where the images of a benchmark are or will be: a folder in the standard layout, or an ``.npz`` of arrays."""
     benchmark = get(name)
     if benchmark.layout == "embedded":
-        raise ValueError(f"{name} is made on first use and has no place for prepared images; just load it.")
+        raise UserError(f"{name} is made on first use and has no place for prepared images; just load it.")
     return data_root(root) / (f"{name}.npz" if benchmark.layout == "arrays" else name)
 
 
@@ -285,7 +286,7 @@ def classes_in(path: Path) -> dict[str, str]:
             labels, names, splits = (file[key].reshape(-1) for key in ("labels", "class_names", "class_split"))
             return {str(names[label]): str(splits[label]) for label in np.unique(labels)}
     except (ValueError, OSError, EOFError, IndexError, AttributeError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is damaged, or is no .npz file of plain arrays ({type(error).__name__})") from error
+        raise UserError(f"{path} is damaged, or is no .npz file of plain arrays ({type(error).__name__})") from error
 
 
 def is_prepared(name: str, root: str | Path | None = None) -> bool:

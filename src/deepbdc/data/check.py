@@ -17,6 +17,7 @@ from deepbdc.data.benchmarks import MARKER, SPLITS
 from deepbdc.data.images import IMAGE_SUFFIXES, BadImage, load_image
 from deepbdc.data.npz import read_arrays
 from deepbdc.data.prepare import differences
+from deepbdc.errors import UserError
 
 Progress = Callable[[int, int], None]
 _SHRUNK = (84, 84)
@@ -89,7 +90,7 @@ def check(
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {path}")
     if path.is_file() and path.suffix != ".npz":
-        raise ValueError(f"{path} is neither a folder of images nor an .npz file of arrays.")
+        raise UserError(f"{path} is neither a folder of images nor an .npz file of arrays.")
     benchmark = benchmark or _recognise(path)
     report = progress or (lambda done, total: None)
     try:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deepbdc.data.images import load_image
+from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -68,7 +69,7 @@ class ArrayDataset(Dataset):
         self, images: NDArray[np.uint8], labels: NDArray[np.int64], class_names: Sequence[str], name: str, split: str
     ) -> None:
         if images.ndim != 4 or len(images) != len(labels):
-            raise ValueError(f"{name}: images {images.shape} must be (n, h, w, 3) for as many labels {labels.shape}")
+            raise UserError(f"{name}: images {images.shape} must be (n, h, w, 3) for as many labels {labels.shape}")
         super().__init__(name, split, class_names, labels)
         self.images = np.ascontiguousarray(images)
 
@@ -103,7 +104,7 @@ class FolderDataset(Dataset):
         seen: dict[tuple[int, int], Path] = {}
         for file, stat in zip(self.files, self._stats, strict=True):
             if stat.st_ino and (other := seen.setdefault((stat.st_dev, stat.st_ino), file)) != file:
-                raise ValueError(f"{self.name} {self.split}: one image file stands in it twice: {other} and {file}")
+                raise UserError(f"{self.name} {self.split}: one image file stands in it twice: {other} and {file}")
 
     def image(self, index: int) -> "Image.Image":
         """The picture at ``index``, in RGB."""
@@ -140,19 +141,19 @@ def concatenate(parts: Sequence[Dataset], name: str, split: str) -> Dataset:
     if all(isinstance(part, ArrayDataset) for part in parts):
         images = np.concatenate([part.images for part in parts])  # type: ignore[attr-defined]
         return ArrayDataset(images, labels, names, name, split)
-    raise ValueError(f"{name}: folders and arrays cannot be joined into one data set")
+    raise UserError(f"{name}: folders and arrays cannot be joined into one data set")
 
 
 def _check_classes(dataset: Dataset) -> None:
     title = f"{dataset.name} {dataset.split}".strip()
     if not dataset.class_names:
-        raise ValueError(f"{title} has no classes")
+        raise UserError(f"{title} has no classes")
     twice = sorted({name for name in dataset.class_names if dataset.class_names.count(name) > 1})
     if twice:
-        raise ValueError(f"{title} has a class twice: {', '.join(twice)}")
+        raise UserError(f"{title} has a class twice: {', '.join(twice)}")
     empty = [name for name, count in dataset.counts().items() if count == 0]
     if empty:
-        raise ValueError(f"{title} has classes without images: {', '.join(empty[:5])}")
+        raise UserError(f"{title} has classes without images: {', '.join(empty[:5])}")
 
 
 def _first_equal(digests: Sequence[bytes]) -> NDArray[np.int64]:

@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw
 
 from deepbdc.data.glyph_characters import Array, Character, choose_characters, font_files
 from deepbdc.data.glyph_rendering import SIDE, draw_class
+from deepbdc.errors import UserError
 
 FILE_NAME = "glyphs.npz"
 IMAGES_PER_CLASS = 40
@@ -53,9 +54,9 @@ def make_glyphs(
         ``class_split`` ("train", "val" or "test" per class).
     """
     if images_per_class < 1:
-        raise ValueError(f"images_per_class must be at least 1, got {images_per_class}")
+        raise UserError(f"images_per_class must be at least 1, got {images_per_class}")
     if seed < 0:
-        raise ValueError(f"seed must not be negative, got {seed}")
+        raise UserError(f"seed must not be negative, got {seed}")
     characters = choose_characters()
     images = np.empty((len(characters), images_per_class, SIDE, SIDE, 3), dtype=np.uint8)
     for place, character in enumerate(_watched(characters, progress)):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deepbdc.errors import UserError
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -17,7 +19,7 @@ IMAGE_SUFFIXES = frozenset(
 MOST_PIXELS = 100_000_000
 
 
-class BadImage(ValueError):
+class BadImage(UserError):
     """A file that is not a readable image; the message names it."""
 
 

@@ -13,9 +13,10 @@ from deepbdc.data.benchmarks import SPLITS
 from deepbdc.data.dataset import ArrayDataset, Dataset, FolderDataset, concatenate
 from deepbdc.data.images import IMAGE_SUFFIXES, BadImage
 from deepbdc.data.npz import read_arrays
+from deepbdc.errors import UserError
 
 
-class NoSuchSplit(ValueError):
+class NoSuchSplit(UserError):
     """A data set without the split that was asked for."""
 
 
@@ -52,7 +53,7 @@ def load_dataset(
     Classes are in sorted order. That splits share no class and no image file stands twice is checked.
     """
     if split not in (*SPLITS, "all"):
-        raise ValueError(f"split must be one of {', '.join(SPLITS)} or all, got {split!r}")
+        raise UserError(f"split must be one of {', '.join(SPLITS)} or all, got {split!r}")
     path = Path(name_or_path)
     if str(name_or_path) in list_datasets():
         dataset = _load_named(str(name_or_path), split, root)
@@ -66,7 +67,7 @@ def load_dataset(
         dataset = _without_bad_files(dataset)
     for name, count in dataset.counts().items():
         if count < at_least:
-            raise ValueError(f"{dataset.name} {split}: class {name!r} has {count} images, {at_least} are needed")
+            raise UserError(f"{dataset.name} {split}: class {name!r} has {count} images, {at_least} are needed")
     return dataset
 
 
@@ -162,7 +163,7 @@ def _load_parts(name: str, split: str, root: str | Path | None) -> list[Dataset]
     for path in files:
         for class_name, part in benchmarks.classes_in(path).items():
             if part == split and (other := owners.setdefault(class_name, path)) != path:
-                raise ValueError(f"class {class_name!r} of {name} is in {other} and in {path}: move one of them away")
+                raise UserError(f"class {class_name!r} of {name} is in {other} and in {path}: move one of them away")
     needed = len(benchmarks.get(name).classes[split])
     if len(owners) != needed:
         raise FileNotFoundError(
@@ -176,7 +177,7 @@ def _load_arrays(path: Path, split: str, name: str, *, only_with_images: bool = 
     images, labels, class_names, class_split = read_arrays(path)
     twice = sorted(class_name for class_name, count in Counter(class_names).items() if count > 1)
     if twice:
-        raise ValueError(f"{path} has a class twice: {', '.join(twice)}; splits share no class")
+        raise UserError(f"{path} has a class twice: {', '.join(twice)}; splits share no class")
     present = set(labels.tolist()) if only_with_images else range(len(class_names))
     chosen = [index for index, part in enumerate(class_split) if split in (part, "all") and index in present]
     if not chosen:
@@ -207,7 +208,7 @@ def _load_folder(path: Path, split: str, split_file: str | Path | None, name: st
         return concatenate([_load_split_folder(path, part, name) for part in wanted], name, split)
     splits = _read_split_file(path, split_file)
     if splits is None and split != "all":
-        raise ValueError(
+        raise UserError(
             f"{path} has neither train, val and test folders nor a splits.json: give a split_file, "
             "or split='all' for all of its classes"
         )
@@ -217,7 +218,7 @@ def _load_folder(path: Path, split: str, split_file: str | Path | None, name: st
     wanted = found if splits is None or split == "all" else splits.get(split, [])
     missing = sorted(set(wanted) - set(found))
     if missing:
-        raise ValueError(f"{path} lacks classes of the split {split!r}: {', '.join(missing[:5])}")
+        raise UserError(f"{path} lacks classes of the split {split!r}: {', '.join(missing[:5])}")
     return _files_of([path / class_name for class_name in wanted], name, split)
 
 
@@ -228,11 +229,11 @@ def _read_split_file(path: Path, split_file: str | Path | None) -> Mapping[str, 
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{file} is not JSON: {error}") from error
+        raise UserError(f"{file} is not JSON: {error}") from error
     splits = content.get("splits", content) if isinstance(content, dict) else None
     lists = {part: splits[part] for part in SPLITS if part in splits} if isinstance(splits, dict) else {}
     if not lists or not all(isinstance(names, list) for names in lists.values()):
-        raise ValueError(f'{file} must hold {{"train": [class, ...], "val": [...], "test": [...]}}')
+        raise UserError(f'{file} must hold {{"train": [class, ...], "val": [...], "test": [...]}}')
     _check_disjoint(file, lists)
     return lists
 
@@ -242,7 +243,7 @@ def _check_disjoint(where: Path, classes: Mapping[str, Sequence[str]]) -> None:
     for part, names in classes.items():
         for class_name in names:
             if (other := seen.setdefault(class_name, part)) != part:
-                raise ValueError(f"{where}: class {class_name!r} is in {other} and in {part}; splits share no class")
+                raise UserError(f"{where}: class {class_name!r} is in {other} and in {part}; splits share no class")
 
 
 def _check_links(path: Path, splits: Sequence[str]) -> None:
@@ -252,7 +253,7 @@ def _check_links(path: Path, splits: Sequence[str]) -> None:
         for file in filter(is_image, folder.iterdir()):
             stat = file.stat()
             if stat.st_ino and (other := seen.setdefault((stat.st_dev, stat.st_ino), file)) != file:
-                raise ValueError(f"{path}: one image file stands in it twice: {other} and {file}")
+                raise UserError(f"{path}: one image file stands in it twice: {other} and {file}")
 
 
 def _load_split_folder(path: Path, split: str, name: str) -> Dataset:
@@ -276,13 +277,13 @@ def class_folders(path: Path) -> dict[str, list[Path]]:
     if not found:
         loose = sum(is_image(file) for file in path.iterdir())
         hint = f", but {loose} pictures lie in it: move them into folders named as their classes" if loose else ""
-        raise ValueError(f"{path} has no folder for each class{hint}")
+        raise UserError(f"{path} has no folder for each class{hint}")
     empty = [name for name, files in found.items() if not files]
     if empty:
         endings = sorted({file.suffix.lower() for name in empty for file in (path / name).iterdir() if file.suffix})
         others = f"; what is in them ends in {', '.join(endings[:5])}" if endings else ""
         hint = ", which must be converted to JPEG first" if ".heic" in endings else ""
-        raise ValueError(f"{path} has class folders without pictures: {', '.join(empty[:5])}{others}{hint}")
+        raise UserError(f"{path} has class folders without pictures: {', '.join(empty[:5])}{others}{hint}")
     return found
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from deepbdc.backbones.base import Preprocessing
+from deepbdc.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from PIL import Image

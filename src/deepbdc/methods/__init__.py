@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from deepbdc.backbones import Backbone, Preprocessing, create_backbone
+from deepbdc.backbones import Backbone, create_backbone
+from deepbdc.errors import UserError
 from deepbdc.methods.base import Method, methods
 from deepbdc.methods.good_embed import good_embed
 from deepbdc.methods.meta_deepbdc import meta_deepbdc
 from deepbdc.methods.protonet import protonet
 from deepbdc.methods.stl_deepbdc import stl_deepbdc
+from deepbdc.preprocessing import Preprocessing
 
 __all__ = [
     "Method",
@@ -46,6 +48,6 @@ def create_method(
     ('inner_product', 'euclidean')
     """
     if shot < 1:
-        raise ValueError(f"shot must be at least 1, got {shot}")
+        raise UserError(f"shot must be at least 1, got {shot}")
     network = create_backbone(backbone) if isinstance(backbone, str) else backbone
     return methods.create(name, backbone=network, shot=shot, preprocessing=preprocessing, **options)

@@ -1,15 +1,14 @@
 """What a few-shot method is: an embedding, a classifier of representations, and the stages that train them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 from torch import Tensor, nn
 
 from deepbdc._registry import Registry
-from deepbdc.backbones.base import Preprocessing
 from deepbdc.classifiers import Classifier, create_classifier
 from deepbdc.embedding import Embedding
+from deepbdc.errors import UserError
 
 Classify = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -62,11 +61,6 @@ class TransferMethod(Method):
 methods: Registry[Method] = Registry("method")
 
 
-def resized(preprocessing: Preprocessing, size: int | None) -> Preprocessing:
-    """The same pre-processing for images of another size, of which nothing is cut off."""
-    return preprocessing if size is None else replace(preprocessing, input_size=size, resize=size)
-
-
 def by_shot(values: float | Mapping[int, float], shot: int) -> float:
     """The value for a number of shots: of the largest number given that is not larger, else of the smallest.
 
@@ -76,6 +70,6 @@ def by_shot(values: float | Mapping[int, float], shot: int) -> float:
     if not isinstance(values, Mapping):
         return float(values)
     if not values:
-        raise ValueError("a mapping from shots to values must not be empty")
+        raise UserError("a mapping from shots to values must not be empty")
     not_larger = [given for given in values if given <= shot]
     return float(values[max(not_larger) if not_larger else min(values)])

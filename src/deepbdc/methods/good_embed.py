@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 
-from deepbdc.backbones.base import Backbone, Preprocessing
+from deepbdc.backbones.base import Backbone
 from deepbdc.embedding import Embedding
 from deepbdc.methods.base import Method, TransferMethod, methods
 from deepbdc.pooling import AveragePool
+from deepbdc.preprocessing import Preprocessing
 
 
 class GoodEmbed(TransferMethod):

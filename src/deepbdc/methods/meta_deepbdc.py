@@ -2,12 +2,13 @@
 
 from typing import Literal
 
-from deepbdc.backbones.base import Backbone, Preprocessing
+from deepbdc.backbones.base import Backbone
 from deepbdc.classifiers import Classifier, create_classifier
 from deepbdc.classifiers.prototype import Similarity
 from deepbdc.embedding import Embedding
 from deepbdc.methods.base import Method, methods
 from deepbdc.pooling import BDCPool
+from deepbdc.preprocessing import Preprocessing
 
 
 class MetaDeepBDC(Method):

@@ -1,11 +1,12 @@
 """ProtoNet: the nearest mean of average-pooled features."""
 
-from deepbdc.backbones.base import Backbone, Preprocessing
+from deepbdc.backbones.base import Backbone
 from deepbdc.classifiers import create_classifier
 from deepbdc.classifiers.prototype import Similarity
 from deepbdc.embedding import Embedding
 from deepbdc.methods.base import Method, methods
 from deepbdc.pooling import AveragePool
+from deepbdc.preprocessing import Preprocessing
 
 
 class ProtoNet(Method):

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from deepbdc.backbones.base import Backbone, Preprocessing
+from deepbdc.backbones.base import Backbone
 from deepbdc.embedding import Embedding
 from deepbdc.methods.base import Method, TransferMethod, methods
 from deepbdc.pooling import BDCPool
+from deepbdc.preprocessing import Preprocessing
 
 
 class STLDeepBDC(TransferMethod):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deepbdc._files import write_bytes
-from deepbdc.backbones.base import Preprocessing
+from deepbdc.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from deepbdc._modes import evaluating
 from deepbdc.backbones import create_backbone, list_backbones
-from deepbdc.backbones.base import Backbone, Preprocessing, evaluating
+from deepbdc.backbones.base import Backbone
 from deepbdc.embedding import Embedding
-from deepbdc.methods.base import Method, resized
+from deepbdc.errors import UserError, WrongType
+from deepbdc.methods.base import Method
 from deepbdc.pooling import AveragePool, BDCPool, Pool
+from deepbdc.preprocessing import Preprocessing
 from deepbdc.weight_files import read_preprocessing
 
 DEFAULT_BACKBONE = "efficientnet_lite0"
@@ -45,7 +48,7 @@ def find_embedding(backbone: Any, pool: str | None, size: int | None, device: st
     as it is.
     """
     if pool is not None and pool not in POOLS:
-        raise ValueError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
+        raise UserError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
     if isinstance(backbone, (str, Path)) and not _is_run(backbone):
         return _named_embedding(str(backbone), pool or "bdc", size, device)
     if isinstance(backbone, (str, Path)):
@@ -57,12 +60,12 @@ def find_embedding(backbone: Any, pool: str | None, size: int | None, device: st
     elif isinstance(backbone, nn.Module):
         return _own_embedding(backbone, pool, size)
     else:
-        raise TypeError(
+        raise WrongType(
             "backbone must be a name, a trained run, or a network that gives feature maps, "
             f"got {type(backbone).__name__}"
         )
     if pool is not None or size is not None:
-        raise ValueError("a trained embedding has its own pooling and size: leave out pool and size")
+        raise UserError("a trained embedding has its own pooling and size: leave out pool and size")
     return embedding
 
 
@@ -80,7 +83,7 @@ def embedding_from(description: _Description, backbone: Any, device: str) -> Emb
             embedding = build_method(recipe_from_dict(description["recipe"], "the file")).embedding
         embedding.preprocessing = preprocessing
     elif backbone is None:
-        raise ValueError(
+        raise UserError(
             "this classifier was fitted with a network of your own, which a file cannot hold: "
             "give it to load(path, backbone=network)"
         )
@@ -94,7 +97,7 @@ def embedding_from(description: _Description, backbone: Any, device: str) -> Emb
 def _own_embedding(network: nn.Module, pool: str | None, size: int | None) -> Embedding:
     own = OwnBackbone(network, size)
     pooling = _pool(pool or "bdc", own).to(_first(network).device)
-    embedding = Embedding(own, pooling, resized(own.preprocessing, size))
+    embedding = Embedding(own, pooling, own.preprocessing.resized(size))
     embedding.description = {"kind": "own", "pool": pool}
     return embedding
 
@@ -102,12 +105,12 @@ def _own_embedding(network: nn.Module, pool: str | None, size: int | None) -> Em
 @lru_cache(maxsize=4)
 def _named_embedding(name: str, pool: str, size: int | None, device: str) -> Embedding:
     if not name.startswith(_TIMM) and name in list_backbones() and name not in (DEFAULT_BACKBONE, FINE_BACKBONE):
-        raise ValueError(
+        raise UserError(
             f"{name} knows nothing yet: train it with 'deepbdc train' and give the folder of the run, "
             f"or take {DEFAULT_BACKBONE}, {FINE_BACKBONE} or 'timm/NAME', which were trained on ImageNet"
         )
     network = create_backbone(name, pretrained=True)
-    embedding = Embedding(network, _pool(pool, network), resized(network.preprocessing, size))
+    embedding = Embedding(network, _pool(pool, network), network.preprocessing.resized(size))
     embedding.description = {"kind": "named", "name": name, "pool": pool}
     return _on(embedding, device)
 
@@ -150,12 +153,12 @@ def _first(network: nn.Module) -> Tensor:
 def _channels(network: nn.Module, size: int) -> int:
     like = _first(network)
     if like.is_meta:
-        raise ValueError("the backbone has no weights (it is on the device 'meta'): load them first")
+        raise UserError("the backbone has no weights (it is on the device 'meta'): load them first")
     with evaluating(network):
         features = network(torch.zeros(1, 3, size, size, device=like.device, dtype=like.dtype))
     if not isinstance(features, Tensor) or features.dim() != 4:
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise ValueError(
+        raise UserError(
             f"a backbone must give feature maps (n, channels, h, w), but for one image of {size}×{size} pixels it "
             f"gave {got}: take the network without its last pooling and classification layers"
         )

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from deepbdc.data.images import MOST_PIXELS, BadImage, load_image, to_rgb
+from deepbdc.errors import WrongType
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -52,7 +53,7 @@ def as_list(images: Any) -> Sequence[ImageLike]:
         return images
     if isinstance(images, Iterable):
         return list(images)
-    raise TypeError(f"images must be a sequence of pictures, got {type(images).__name__}")
+    raise WrongType(f"images must be a sequence of pictures, got {type(images).__name__}")
 
 
 def name_of(image: ImageLike, position: int) -> str:

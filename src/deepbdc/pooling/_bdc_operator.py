@@ -22,7 +22,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from deepbdc.bdc import bdc_vector, double_center
+from deepbdc.statistic import bdc_vector, double_center
 
 Output = Literal["triangle", "weighted", "matrix"]
 

@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from deepbdc.errors import UserError
 from deepbdc.pooling._bdc_operator import Output, bdc_pool, bdc_pool_formula
 from deepbdc.pooling.base import Pool
 
@@ -54,15 +55,15 @@ class BDCPool(Pool):
         super().__init__()
         dimensions = channels if reduce_to is None else reduce_to
         if channels < 1 or dimensions < 1:
-            raise ValueError(f"channels and reduce_to must be positive, got {channels} and {reduce_to}")
+            raise UserError(f"channels and reduce_to must be positive, got {channels} and {reduce_to}")
         if observations not in ("channels", "positions"):
-            raise ValueError(f"observations must be 'channels' or 'positions', got {observations!r}")
+            raise UserError(f"observations must be 'channels' or 'positions', got {observations!r}")
         if observations == "channels" and dimensions < 2:
-            raise ValueError("BDC compares channels with each other: it needs at least 2, got 1")
+            raise UserError("BDC compares channels with each other: it needs at least 2, got 1")
         if output not in ("triangle", "weighted", "matrix"):
-            raise ValueError(f"output must be 'triangle', 'weighted' or 'matrix', got {output!r}")
+            raise UserError(f"output must be 'triangle', 'weighted' or 'matrix', got {output!r}")
         if not eps > 0:
-            raise ValueError(f"eps must be positive, got {eps}")
+            raise UserError(f"eps must be positive, got {eps}")
         self.channels = channels
         self.dimensions = dimensions
         self.observations = observations
@@ -75,7 +76,7 @@ class BDCPool(Pool):
     def out_features(self) -> int:  # type: ignore[override]
         """Numbers in the representation of an image."""
         if self.observations == "positions":
-            raise ValueError(
+            raise UserError(
                 "with observations='positions' the representation grows with the map: "
                 "use out_features_for(height, width)"
             )
@@ -111,13 +112,13 @@ class BDCPool(Pool):
 
     def _check(self, features: Tensor) -> None:
         if features.dim() != 4 or features.shape[1] != self.channels:
-            raise ValueError(
+            raise UserError(
                 f"BDCPool needs a feature map of shape (n, {self.channels}, h, w), got {tuple(features.shape)}"
             )
         if not features.is_floating_point():
-            raise ValueError(f"BDCPool needs a feature map of real numbers, got {features.dtype}: use .float()")
+            raise UserError(f"BDCPool needs a feature map of real numbers, got {features.dtype}: use .float()")
         if features.shape[2] * features.shape[3] < (2 if self.observations == "positions" else 1):
-            raise ValueError(f"the feature map has too few positions for BDC: shape {tuple(features.shape)}")
+            raise UserError(f"the feature map has too few positions for BDC: shape {tuple(features.shape)}")
 
     def extra_repr(self) -> str:
         """The settings that ``print`` shows."""

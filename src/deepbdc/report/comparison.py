@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepbdc._files import temporary, write_text
 from deepbdc.data.dataset import Dataset
+from deepbdc.errors import UserError
 from deepbdc.evaluation import Comparison, EvaluationResult, evaluate
 
 if TYPE_CHECKING:
@@ -109,13 +110,13 @@ def compare_runs(
 
 def _baseline_first(named: list[tuple[str, "Run"]], baseline: str | None) -> list[tuple[str, "Run"]]:
     if not named:
-        raise ValueError("there is nothing to compare: give one run or more")
+        raise UserError("there is nothing to compare: give one run or more")
     if baseline is None:
         return named
     found = [entry for entry in named if baseline == entry[0] or Path(baseline) == entry[1].folder]
     if not found:
         known = ", ".join(name for name, _ in named)
-        raise ValueError(f"the baseline {baseline!r} is not among what is compared: {known}")
+        raise UserError(f"the baseline {baseline!r} is not among what is compared: {known}")
     return [found[0], *(entry for entry in named if entry is not found[0])]
 
 
@@ -140,7 +141,7 @@ def common_data(wanted: Mapping[str, tuple[str, str | Path | None]], split: str 
     loaded = {place: load_dataset(place[0], split, root=place[1]) for place in set(places.values())}
     if len({dataset.fingerprint for dataset in loaded.values()}) > 1:
         uses = ", ".join(f"{who} uses {place[0]}" for who, place in places.items())
-        raise ValueError(f"a comparison needs the same images for all, but {uses}: say which with --data")
+        raise UserError(f"a comparison needs the same images for all, but {uses}: say which with --data")
     return next(iter(loaded.values()))
 
 

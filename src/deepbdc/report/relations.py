@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deepbdc.bdc import bd_correlation, bdc_matrix
+from deepbdc.statistic import bd_correlation, bdc_matrix
 
 Array = NDArray[np.float64]
 Shape = Callable[[Array, np.random.Generator], tuple[Array, Array]]

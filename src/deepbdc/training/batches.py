@@ -16,11 +16,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from deepbdc.backbones.base import Preprocessing
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.data.images import BadImage
 from deepbdc.data.transforms import BatchTrainTransform, train_transform
 from deepbdc.episodes import EpisodeStream
+from deepbdc.errors import UserError
+from deepbdc.preprocessing import Preprocessing
 from deepbdc.training.recipe import Augmentation, Meta, Pretrain
 from deepbdc.training.seeds import derive
 
@@ -112,7 +113,7 @@ class ShuffledBatches(Batches):
         self.batch_size = min(stage.batch_size, count)
         pieces = stage.accumulate * process.count
         if self.batch_size % pieces:
-            raise ValueError(
+            raise UserError(
                 f"{name}: a batch of {self.batch_size} images cannot be cut into equal parts for {process.count} "
                 f"processes × accumulate={stage.accumulate}: choose a batch_size that is a multiple of {pieces}"
             )
@@ -147,12 +148,12 @@ class EpisodeBatches(Batches):
 
     def __init__(self, images: Images, stage: Meta, name: str, seed: int, process: Process) -> None:
         if stage.episodes_per_step % process.count:
-            raise ValueError(
+            raise UserError(
                 f"{name}: {stage.episodes_per_step} episodes a step cannot be shared equally by {process.count} "
                 f"processes: choose {name}.episodes_per_step as a multiple of {process.count}"
             )
         if stage.episodes < stage.episodes_per_step:
-            raise ValueError(
+            raise UserError(
                 f"{name}: {stage.episodes} episodes an epoch do not make a step of {stage.episodes_per_step}"
             )
         self.images = images

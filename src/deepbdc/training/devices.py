@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from deepbdc.errors import UserError
 from deepbdc.feature_bank import Shard
 from deepbdc.training.batches import Process
 
@@ -39,7 +40,7 @@ def start(options: DeviceOptions, precision: str = "32-true") -> "Fabric":
         from lightning_fabric.strategies import DDPStrategy
 
     if options.strategy not in STRATEGIES:
-        raise ValueError(
+        raise UserError(
             f"--strategy must be one of {', '.join(STRATEGIES)}, got {options.strategy!r}: "
             "these networks fit on one device, so each process has a whole copy"
         )
@@ -58,13 +59,13 @@ def start(options: DeviceOptions, precision: str = "32-true") -> "Fabric":
         unused = options.strategy.endswith("true")
         strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=unused)
     if precision == "16-mixed" and accelerator == "cpu":
-        raise ValueError("precision 16-mixed needs a GPU: on the CPU choose bf16-mixed or 32-true")
+        raise UserError("precision 16-mixed needs a GPU: on the CPU choose bf16-mixed or 32-true")
     asked: dict[str, Any] = {"accelerator": accelerator, "devices": devices, "num_nodes": options.num_nodes}
     try:
         fabric = Fabric(**asked, strategy=strategy, precision=precision)
     except (RuntimeError, TypeError, ValueError) as error:
         words = ", ".join(f"{name}={value}" for name, value in asked.items())
-        raise ValueError(f"these devices are not to be had here ({words}): {error}") from error
+        raise UserError(f"these devices are not to be had here ({words}): {error}") from error
     _quieten()
     fabric.launch()
     return fabric

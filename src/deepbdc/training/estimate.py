@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from deepbdc._memory import keep_freed_memory
-from deepbdc.backbones.base import evaluating
+from deepbdc._modes import evaluating
 from deepbdc.data import benchmarks
 from deepbdc.data.benchmarks import SPLITS
 from deepbdc.data.dataset import ArrayDataset, Dataset

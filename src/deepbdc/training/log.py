@@ -12,6 +12,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any, Self
 
 from deepbdc._files import temporary, write_text
+from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -216,7 +217,7 @@ def truncate_log(path: Path, stages: Sequence[str], stage: str, epoch: int, step
         step: Of the checkpoint.
     """
     if stage not in stages:
-        raise ValueError(f"the checkpoint is of a stage {stage!r}, but the run has {', '.join(stages)}")
+        raise UserError(f"the checkpoint is of a stage {stage!r}, but the run has {', '.join(stages)}")
     if not path.is_file():
         return
     earlier = stages[: stages.index(stage)]

@@ -14,6 +14,7 @@ from torch import Tensor
 from deepbdc import weight_files
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.episodes import Episodes
+from deepbdc.errors import UserError
 from deepbdc.evaluation import EvaluationResult, evaluate
 from deepbdc.training import checkpoint
 from deepbdc.training.batches import Batch, Batches
@@ -32,7 +33,7 @@ LOG_EVERY = 20  # steps
 CHECKPOINT_EVERY = 60.0  # seconds
 
 
-class TrainingError(RuntimeError):
+class TrainingError(UserError):
     """Training cannot go on; the message says why, and what to do."""
 
 

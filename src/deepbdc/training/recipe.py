@@ -13,6 +13,7 @@ from typing import Any, Literal
 import yaml
 
 from deepbdc._registry import nearest
+from deepbdc.errors import UserError
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -160,10 +161,10 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     parent = content.pop("inherits", None)
     if parent is not None:
         if not isinstance(parent, str):
-            raise ValueError(f"{path}: inherits must name one recipe, got {parent!r}")
+            raise UserError(f"{path}: inherits must name one recipe, got {parent!r}")
         base = _read(_find(parent, path.parent))
         if "inherits" in base:
-            raise ValueError(f"{path} inherits from {parent}, which inherits itself: one parent is the limit")
+            raise UserError(f"{path} inherits from {parent}, which inherits itself: one parent is the limit")
         content = _merge(base, content)
     # All overrides are one change: their order does not matter when one of them is the name of another method.
     change: dict[str, Any] = {}
@@ -187,11 +188,11 @@ def parse_override(text: str) -> dict[str, Any]:
     """
     key, equals, value = text.partition("=")
     if not equals or not all(key.split(".")):
-        raise ValueError(f"{text!r} is not of the form key=value, like pretrain.epochs=10")
+        raise UserError(f"{text!r} is not of the form key=value, like pretrain.epochs=10")
     try:
         nested = yaml.load(value, _Loader)
     except yaml.YAMLError:
-        raise ValueError(f"{text!r}: what stands after = cannot be read: {value!r}") from None
+        raise UserError(f"{text!r}: what stands after = cannot be read: {value!r}") from None
     for part in reversed(key.split(".")):
         nested = {part: nested}
     return typing.cast("dict[str, Any]", nested)
@@ -231,9 +232,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not YAML: {error}") from error
+        raise UserError(f"{path} is not YAML: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold keys and values, like 'method: protonet'")
+        raise UserError(f"{path} must hold keys and values, like 'method: protonet'")
     return content
 
 
@@ -261,12 +262,12 @@ def _number(key: Any) -> Any:
 def _build(kind: type, content: Any, title: str, prefix: str) -> Any:
     """An instance of a dataclass from plain values; every key and type is checked."""
     if not isinstance(content, Mapping):
-        raise ValueError(f"{title}: {prefix.rstrip('.')} must hold keys and values, got {content!r}")
+        raise UserError(f"{title}: {prefix.rstrip('.')} must hold keys and values, got {content!r}")
     hints = typing.get_type_hints(kind)
     known = [entry.name for entry in dataclasses.fields(kind)]
     for key in content:
         if key not in known:
-            raise ValueError(f"{title} has a key {prefix + str(key)!r} that does not exist{nearest(str(key), known)}")
+            raise UserError(f"{title} has a key {prefix + str(key)!r} that does not exist{nearest(str(key), known)}")
     missing = [
         entry.name
         for entry in dataclasses.fields(kind)
@@ -275,7 +276,7 @@ def _build(kind: type, content: Any, title: str, prefix: str) -> Any:
         and entry.name not in content
     ]
     if missing:
-        raise ValueError(f"{title} lacks {', '.join(prefix + name for name in missing)}")
+        raise UserError(f"{title} lacks {', '.join(prefix + name for name in missing)}")
     return kind(**{key: _convert(hints[key], value, title, prefix + key) for key, value in content.items()})
 
 
@@ -291,7 +292,7 @@ def _convert(hint: Any, value: Any, title: str, key: str) -> Any:
         return _build(typing.cast(type, hint), value, title, key + ".")
     if origin is Literal:
         if value not in choices:
-            raise ValueError(f"{title}: {key} must be one of {', '.join(map(str, choices))}, got {value!r}")
+            raise UserError(f"{title}: {key} must be one of {', '.join(map(str, choices))}, got {value!r}")
         return value
     if origin is tuple:
         values = value if isinstance(value, (list, tuple)) else [value]
@@ -302,7 +303,7 @@ def _convert(hint: Any, value: Any, title: str, key: str) -> Any:
         return _options(value, title, key)
     if not _is(hint, value):
         words = {int: "a whole number", float: "a finite number", str: "text", bool: "true or false"}
-        raise ValueError(f"{title}: {key} must be {words[hint]}, got {value!r}")
+        raise UserError(f"{title}: {key} must be {words[hint]}, got {value!r}")
     return value
 
 
@@ -316,10 +317,10 @@ def _is(kind: type, value: Any) -> bool:
 def _options(value: Any, title: str, key: str) -> dict[str, Any]:
     """Options of a method or backbone: their names are not known here, but they must be names."""
     if not isinstance(value, Mapping):
-        raise ValueError(f"{title}: {key} must hold keys and values, got {value!r}")
+        raise UserError(f"{title}: {key} must hold keys and values, got {value!r}")
     for name in value:
         if not isinstance(_number(name), str):
-            raise ValueError(f"{title}: {key} has a key {name!r} that is not the name of an option")
+            raise UserError(f"{title}: {key} has a key {name!r} that is not the name of an option")
     return {name: _option(part, title, f"{key}.{name}") for name, part in value.items()}
 
 
@@ -328,34 +329,34 @@ def _option(value: Any, title: str, key: str) -> Any:
     if isinstance(value, Mapping):
         for name in value:
             if not (_is(str, name) or _is(int, name)):
-                raise ValueError(f"{title}: {key} has a key {name!r} that is neither text nor a whole number")
+                raise UserError(f"{title}: {key} has a key {name!r} that is neither text nor a whole number")
         return {_number(name): _option(part, title, f"{key}.{name}") for name, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [_option(part, title, key) for part in value]
     if value is None or any(_is(kind, value) for kind in (str, bool, int, float)):
         return value
-    raise ValueError(f"{title}: {key} must be text, a finite number, true, false or null, got {value!r}")
+    raise UserError(f"{title}: {key} must be text, a finite number, true, false or null, got {value!r}")
 
 
 def _check(recipe: Recipe, title: str) -> None:
     """What types do not tell."""
     if not isinstance(recipe.backbone.get("name"), str):
-        raise ValueError(f"{title}: backbone needs a name, like 'backbone: {{name: resnet12}}'")
+        raise UserError(f"{title}: backbone needs a name, like 'backbone: {{name: resnet12}}'")
     if not 0 <= recipe.dropout < 1:
-        raise ValueError(f"{title}: dropout must be at least 0 and below 1, got {recipe.dropout}")
+        raise UserError(f"{title}: dropout must be at least 0 and below 1, got {recipe.dropout}")
     if recipe.workers < 0 or recipe.seed < 0 or (recipe.size is not None and recipe.size < 1):
-        raise ValueError(f"{title}: workers and seed must not be negative, and size must be positive")
+        raise UserError(f"{title}: workers and seed must not be negative, and size must be positive")
     for name in ("pretrain", "distill", "meta"):
         stage = getattr(recipe, name)
         if stage is not None:
             _check_stage(stage, f"{title}: {name}")
     if recipe.distill is not None and recipe.pretrain is None and recipe.distill.generations > 0:
-        raise ValueError(f"{title}: distill needs a pretrain stage, which makes its first teacher")
+        raise UserError(f"{title}: distill needs a pretrain stage, which makes its first teacher")
     _check_counts(recipe.validation, f"{title}: validation", ("shot", "way", "query", "episodes"))
     evaluation = recipe.evaluation_settings
     _check_counts(evaluation, f"{title}: evaluation", ("way", "query", "episodes"))
     if not evaluation.shots or min(evaluation.shots) < 1:
-        raise ValueError(f"{title}: evaluation.shots must be one or more positive numbers")
+        raise UserError(f"{title}: evaluation.shots must be one or more positive numbers")
 
 
 def _check_stage(stage: Optimisation, title: str) -> None:
@@ -365,28 +366,28 @@ def _check_stage(stage: Optimisation, title: str) -> None:
     if isinstance(stage, Meta):
         _check_counts(stage, title, ("way", "shot", "query", "episodes", "episodes_per_step"))
         if stage.accumulate != 1:
-            raise ValueError(f"{title}.accumulate: each episode of a step is a part of its own already")
+            raise UserError(f"{title}.accumulate: each episode of a step is a part of its own already")
     if isinstance(stage, Distill):
         if stage.generations < 0 or not stage.temperature > 0:
-            raise ValueError(f"{title}: generations must not be negative, and temperature must be positive")
+            raise UserError(f"{title}: generations must not be negative, and temperature must be positive")
         if not 0 <= stage.distillation_weight <= 1:
-            raise ValueError(f"{title}.distillation_weight must be 0 to 1, got {stage.distillation_weight}")
+            raise UserError(f"{title}.distillation_weight must be 0 to 1, got {stage.distillation_weight}")
     if stage.validation_shot is not None:
         _check_counts(stage, title, ("validation_shot",))
     if not stage.lr > 0 or (stage.t_lr is not None and stage.t_lr < 0):
-        raise ValueError(f"{title}: lr must be positive and t_lr not negative, got {stage.lr} and {stage.t_lr}")
+        raise UserError(f"{title}: lr must be positive and t_lr not negative, got {stage.lr} and {stage.t_lr}")
     if not 0 <= stage.momentum < 1 or stage.weight_decay < 0 or not 0 < stage.gamma <= 1:
-        raise ValueError(f"{title}: momentum must be in [0, 1), weight_decay not negative, gamma in (0, 1]")
+        raise UserError(f"{title}: momentum must be in [0, 1), weight_decay not negative, gamma in (0, 1]")
     if not 0 <= stage.warmup < stage.epochs:
-        raise ValueError(f"{title}.warmup must be fewer epochs than the {stage.epochs} there are, got {stage.warmup}")
+        raise UserError(f"{title}.warmup must be fewer epochs than the {stage.epochs} there are, got {stage.warmup}")
     if list(stage.milestones) != sorted(set(stage.milestones)) or min(stage.milestones, default=1) < 1:
-        raise ValueError(f"{title}.milestones must be positive and grow, got {list(stage.milestones)}")
+        raise UserError(f"{title}.milestones must be positive and grow, got {list(stage.milestones)}")
 
 
 def _check_counts(part: Any, title: str, names: Sequence[str]) -> None:
     for name in names:
         if getattr(part, name) < 1:
-            raise ValueError(f"{title}.{name} must be at least 1, got {getattr(part, name)}")
+            raise UserError(f"{title}.{name} must be at least 1, got {getattr(part, name)}")
 
 
 def _plain(value: Any) -> Any:

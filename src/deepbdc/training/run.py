@@ -19,6 +19,7 @@ from deepbdc._files import write_text
 from deepbdc._memory import keep_freed_memory
 from deepbdc.data.dataset import Dataset
 from deepbdc.episodes import Episodes, sample_episodes
+from deepbdc.errors import UserError
 from deepbdc.evaluation import EvaluationResult, evaluate
 from deepbdc.feature_bank import build_bank
 from deepbdc.methods import Method
@@ -167,7 +168,7 @@ def load_run(path: str | Path) -> Run:
         raise FileNotFoundError(f"{path} holds no trained model ({MODEL}){hint}")
     tensors, header = weight_files.load(file)
     if header.get("kind") != "weights" or "recipe" not in header:
-        raise ValueError(f"{file} is a checkpoint to resume from, not a trained model: take {MODEL} of the same run")
+        raise UserError(f"{file} is a checkpoint to resume from, not a trained model: take {MODEL} of the same run")
     recipe = recipe_from_dict(header["recipe"], str(file))
     with torch.random.fork_rng(devices=[]):
         method = build_method(recipe)
@@ -230,7 +231,7 @@ def _read_progress(folder: Path, header: dict[str, Any]) -> tuple[checkpoint.Pro
         return None
     progress, tensors, old = found
     if old["data_fingerprint"] != header["data_fingerprint"]:
-        raise ValueError(
+        raise UserError(
             f"the run in {folder} was begun with other images (its data was {old['data'] or old['recipe']['data']}): "
             "give the same --data, or choose another folder (--run)"
         )
@@ -254,7 +255,7 @@ def _check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
     free = ("workers",)  # changes nothing of the result
     changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and key not in free)
     if changed:
-        raise ValueError(
+        raise UserError(
             f"the run in {folder} was begun with another recipe; different are: {', '.join(changed)}. "
             f"Give the same, or choose another folder (--run). The recipe it was begun with is {written}"
         )
@@ -292,7 +293,7 @@ def _load_data(recipe: Recipe, data: str | Path | None, stages: list[Stage]) -> 
     there = load_splits(name, root)
     found = _Data(there["train"], there.get("val"), None if recipe.evaluation is None else there.get("test"))
     if found.val is None and any(stage.settings.select == "best" for stage in stages):
-        raise ValueError(
+        raise UserError(
             f"{name} has no validation classes to choose the best epoch by: add a folder val, or select=last"
         )
     return found

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from deepbdc._modes import evaluating
 from deepbdc.backbones import create_backbone
-from deepbdc.backbones.base import evaluating
+from deepbdc.errors import UserError
 from deepbdc.methods import Method, create_method
-from deepbdc.methods.base import resized
 from deepbdc.training.batches import Batches, EpisodeBatches, Images, Process, ShuffledBatches
 from deepbdc.training.recipe import Distill, Meta, Optimisation, Pretrain, Recipe
 from deepbdc.training.seeds import derive
@@ -38,7 +38,7 @@ def stages_of(recipe: Recipe) -> list[Stage]:
     if recipe.meta is not None:
         stages.append(Stage("meta", recipe.meta, start=stages[-1].name if stages else None))
     if not stages:
-        raise ValueError("the recipe has no stage: give it pretrain, distill or meta")
+        raise UserError("the recipe has no stage: give it pretrain, distill or meta")
     return stages
 
 
@@ -46,13 +46,13 @@ def build_method(recipe: Recipe, shot: int | None = None) -> Method:
     """The method of a recipe with random weights, for tasks of ``shot`` shots (default: those of its validation)."""
     options = dict(recipe.backbone)
     backbone = create_backbone(options.pop("name"), **options)
-    preprocessing = resized(backbone.preprocessing, recipe.size)
+    preprocessing = backbone.preprocessing.resized(recipe.size)
     shot = recipe.validation.shot if shot is None else shot
     method = create_method(recipe.method, backbone, shot, preprocessing, **recipe.options)
     for stage in stages_of(recipe):
         kind = stage.name.partition("-")[0]
         if kind not in method.stages:
-            raise ValueError(
+            raise UserError(
                 f"{recipe.method} is not trained by a stage {kind!r}, only by {' and '.join(method.stages)}: "
                 f"remove {kind} from the recipe"
             )

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from deepbdc.data.archives import Member, members, plain_member
 from deepbdc.data.benchmarks import Archive, Benchmark
+from deepbdc.errors import UserError
 
 
-class PrepareError(ValueError):
+class PrepareError(UserError):
     """What was given is not (all of) the official data; the message says what is missing."""
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from deepbdc.bdc import bd_correlation, bdc, bdc_matrix, bdc_vector, distance_matrix, double_center
 from deepbdc.report.relations import NONLINEAR, relations
+from deepbdc.statistic import bd_correlation, bdc, bdc_matrix, bdc_vector, distance_matrix, double_center
 
 
 def naive_bdc_matrix(x: Tensor) -> list[list[float]]:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepbdc.bdc import bd_correlation, bdc
+from deepbdc.statistic import bd_correlation, bdc
 
 shapes = {"m": st.integers(3, 60), "p": st.integers(1, 20), "q": st.integers(1, 20), "seed": st.integers(0, 2**31)}
 

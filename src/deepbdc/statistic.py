@@ -14,6 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from deepbdc.errors import UserError, WrongType
+
 VectorForm = Literal["triangle", "weighted"]
 
 
@@ -40,7 +42,7 @@ def double_center(matrix: Tensor) -> Tensor:
             [ 2.5000, -2.5000]])
     """
     if matrix.dim() < 2 or matrix.shape[-1] != matrix.shape[-2]:
-        raise ValueError(f"double_center needs square matrices (..., m, m), got shape {tuple(matrix.shape)}")
+        raise UserError(f"double_center needs square matrices (..., m, m), got shape {tuple(matrix.shape)}")
     rows = matrix.mean(dim=-1, keepdim=True)
     columns = matrix.mean(dim=-2, keepdim=True)
     return matrix - rows - columns + rows.mean(dim=-2, keepdim=True)
@@ -101,9 +103,9 @@ def bdc_vector(matrix: Tensor, form: VectorForm = "triangle") -> Tensor:
     tensor([1., 2., 3.])
     """
     if form not in ("triangle", "weighted"):
-        raise ValueError(f"form must be 'triangle' or 'weighted', got {form!r}")
+        raise UserError(f"form must be 'triangle' or 'weighted', got {form!r}")
     if matrix.dim() < 2 or matrix.shape[-2] != matrix.shape[-1]:
-        raise ValueError(f"bdc_vector needs square matrices (..., m, m), got shape {tuple(matrix.shape)}")
+        raise UserError(f"bdc_vector needs square matrices (..., m, m), got shape {tuple(matrix.shape)}")
     m = matrix.shape[-1]
     rows, columns = torch.triu_indices(m, m, device=matrix.device)
     vector = matrix.flatten(-2)[..., rows * m + columns]
@@ -133,33 +135,33 @@ def _check_pair(x: Tensor, y: Tensor) -> None:
     _check_sample(x, "x")
     _check_sample(y, "y")
     if x.shape[-2] != y.shape[-2]:
-        raise ValueError(
+        raise UserError(
             f"x and y must be observed together: x has {x.shape[-2]} observations (shape {tuple(x.shape)}), "
             f"y has {y.shape[-2]} (shape {tuple(y.shape)}). Observations are in the last dimension but one."
         )
     if x.dtype != y.dtype:
-        raise ValueError(f"x and y must have one dtype, got {x.dtype} and {y.dtype}")
+        raise UserError(f"x and y must have one dtype, got {x.dtype} and {y.dtype}")
     try:
         torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     except RuntimeError as error:
-        raise ValueError(
+        raise UserError(
             f"x and y must have batch dimensions that fit, got {tuple(x.shape[:-2])} and {tuple(y.shape[:-2])}"
         ) from error
 
 
 def _check_sample(x: Tensor, name: str) -> None:
     if not isinstance(x, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}: use torch.as_tensor")
+        raise WrongType(f"{name} must be a torch.Tensor, got {type(x).__name__}: use torch.as_tensor")
     if x.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"{name} must be float32 or float64, got {x.dtype}")
+        raise UserError(f"{name} must be float32 or float64, got {x.dtype}")
     if x.dim() < 2:
-        raise ValueError(
+        raise UserError(
             f"{name} must have shape (..., observations, dimensions), got {tuple(x.shape)}; "
             f"for m scalar observations use {name}[:, None]"
         )
     if x.shape[-2] < 2:
-        raise ValueError(f"{name} needs at least 2 observations, got {x.shape[-2]} (shape {tuple(x.shape)})")
+        raise UserError(f"{name} needs at least 2 observations, got {x.shape[-2]} (shape {tuple(x.shape)})")
     if x.shape[-1] < 1:
-        raise ValueError(f"{name} needs at least 1 dimension, got shape {tuple(x.shape)}")
+        raise UserError(f"{name} needs at least 1 dimension, got shape {tuple(x.shape)}")
     if not torch.compiler.is_compiling() and not bool(torch.isfinite(x).all()):
-        raise ValueError(f"{name} has NaN or infinite entries")
+        raise UserError(f"{name} has NaN or infinite entries")

@@ -1,0 +1,21 @@
+"""Errors that are meant for people. The command line prints their message; any other error keeps its traceback."""
+
+
+class UserError(ValueError):
+    """The person who called can mend this: the message says what was given, what is needed and how to get there."""
+
+
+class WrongType(TypeError, UserError):
+    """A value has the wrong type, or an option does not exist."""
+
+
+class NotFinite(UserError):
+    """Features or scores are NaN, infinite or too large for their type."""
+
+
+class NotEnoughMemory(MemoryError, UserError):
+    """The result does not fit into the memory that may be used."""
+
+
+class MissingPackage(ModuleNotFoundError, UserError):
+    """A package that this feature needs is not installed."""
