@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from deepbdc.training.stages import PretrainTask, build_method
 from torch import nn
 
 from deepbdc._files import write_text
-from deepbdc.training.recipe import Recipe
-from deepbdc.training.stages import PretrainTask, build_method
+from deepbdc.recipes import Recipe
 from measure import medians
 from study import frozen
 from study.scratch import PAIRS, Setting

@@ -20,9 +20,10 @@ from deepbdc.embedding import Embedding
 from deepbdc.episodes import Episodes, sample_episodes
 from deepbdc.feature_bank import build_bank
 from deepbdc.pooling import AveragePool, BDCPool, Flatten, Pool
+from deepbdc.recipes import Recipe, load_recipe
+from deepbdc.runs import is_finished, load_run
 from deepbdc.training.devices import DeviceOptions
-from deepbdc.training.recipe import Recipe, load_recipe
-from deepbdc.training.run import is_finished, load_run, train
+from deepbdc.training.run import train
 from study.products import Score, logistic, normalised, products_of, prototype, right_answers
 from study.sharing import alone
 

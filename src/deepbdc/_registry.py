@@ -1,4 +1,4 @@
-"""A registry is a decorator on plain functions whose names are the keys."""
+"""A registry: factories of one kind of thing, registered under names by a decorator."""
 
 import inspect
 from collections.abc import Callable
@@ -8,30 +8,45 @@ from typing import Any, Generic, TypeVar
 from deepbdc.errors import UserError, WrongType
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Registry(Generic[T]):
-    """Named factories of one kind of thing, created by name with checked options."""
+    """Named factories of one kind of thing. A factory is a function or a class."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._factories: dict[str, Callable[..., T]] = {}
 
-    def register(self, factory: Callable[..., T]) -> Callable[..., T]:
+    def register(self, factory: F) -> F:
         """Add ``factory`` under its own name (a decorator)."""
-        self._factories[factory.__name__] = factory
-        return factory
+        return self.named(factory.__name__)(factory)
+
+    def named(self, name: str) -> Callable[[F], F]:
+        """Add a factory under another name than its own (a decorator)."""
+
+        def add(factory: F) -> F:
+            if name in self._factories:
+                raise ValueError(f"two factories are registered as the {self.kind} {name!r}")
+            self._factories[name] = factory
+            return factory
+
+        return add
 
     def names(self) -> list[str]:
         """The registered names, sorted."""
         return sorted(self._factories)
 
-    def create(self, name: str, **options: Any) -> T:
-        """Call the factory called ``name``; unknown names and options are errors that name the nearest right one."""
-        factory = self._factories.get(name)
-        if factory is None:
+    def find(self, name: str) -> Any:
+        """The factory called ``name``; an unknown name is an error that names the nearest right one."""
+        if name not in self._factories:
             raise UserError(f"no {self.kind} is called {name!r}{nearest(name, self.names())}")
-        return call_checked(factory, f"{self.kind} {name!r}", options)
+        return self._factories[name]
+
+    def create(self, name: str, **options: Any) -> T:
+        """Call the factory called ``name``; an unknown option is an error that names the nearest right one."""
+        made: T = call_checked(self.find(name), f"{self.kind} {name!r}", options)
+        return made
 
 
 def call_checked(factory: Callable[..., T], title: str, options: dict[str, Any]) -> T:

@@ -1,4 +1,4 @@
-"""The embedding: from images to one representation an image."""
+"""The embedding: from images to one representation per image."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from deepbdc.preprocessing import Preprocessing
 
 
 class Embedding(nn.Module):
-    """A backbone and a pooling layer: ``(n, 3, h, w) -> (n, ...)``. It knows nothing of classes or tasks.
+    """A backbone and a pooling layer: ``(n, 3, h, w) -> (n, ...)``. It knows nothing of classes or episodes.
 
     Args:
         backbone: From images to feature maps.
@@ -30,8 +30,13 @@ class Embedding(nn.Module):
         self.backbone = backbone
         self.pool = pool
         self.preprocessing = preprocessing or backbone.preprocessing
-        # How to build it again, where that is known: a name and settings, or a recipe.
+        # How to build it again, as far as that is known: a name and settings, or a recipe.
         self.description: Mapping[str, Any] = {"kind": "own", "pool": None}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What identifies an embedding besides its parts and weights."""
+        return {"preprocessing": self.preprocessing}
 
     def extra_repr(self) -> str:
         """The settings that ``print`` shows."""
@@ -47,16 +52,16 @@ class Embedding(nn.Module):
         return self.represent(self.reduced_map(images))
 
     def reduced_map(self, images: Tensor) -> Tensor:
-        """The first half: what the pooling layer makes its representation of. It may be smaller than that."""
+        """The first half: the map that the pooling layer turns into a representation. It may be smaller than that."""
         return self.pool.reduce(self.backbone(images))
 
     def represent(self, reduced: Tensor) -> Tensor:
-        """The second half: representations of what `reduced_map` gave."""
+        """The second half: from the maps that `reduced_map` gave to representations."""
         return self.pool.represent(reduced)
 
 
 class Pixels(Backbone):
-    """No network at all: the image is its own feature map. A floor for comparisons."""
+    """No network: the feature map of an image is the image itself. A lower bound for comparisons."""
 
     def __init__(self, preprocessing: Preprocessing) -> None:
         super().__init__(3, preprocessing)

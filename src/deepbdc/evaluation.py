@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,19 +14,21 @@ import torch
 from numpy.typing import NDArray
 
 from deepbdc._files import write_text
+from deepbdc._fingerprint import weights_fingerprint
 from deepbdc._modes import evaluating
 from deepbdc.data.dataset import Dataset
 from deepbdc.episodes import Episode, Episodes, Range, sample_episodes
 from deepbdc.errors import UserError
-from deepbdc.feature_bank import FeatureBank, Shard, build_bank, weights_fingerprint
-from deepbdc.methods.base import Method
+from deepbdc.feature_bank import Shard, Source, device_of
+from deepbdc.methods.base import Method, shots_of
 
-_NUMBERS_AT_A_TIME = 2**25  # of representations in a batch of episodes: 128 MB
+_BYTES_AT_A_TIME = 2**27
+"""Memory for the representations of a batch of episodes and what a classifier needs besides."""
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationResult:
-    """What came out, and everything that is needed to say of what."""
+    """The accuracies of an evaluation, and everything that identifies what was evaluated."""
 
     accuracies: NDArray[np.float64] = field(repr=False)  # of each episode, in percent
     way: Range
@@ -123,7 +126,7 @@ def evaluate(
     episodes: int | Episodes = 2000,
     seed: int = 0,
     *,
-    bank: FeatureBank | None = None,
+    bank: Source | None = None,
     batch_size: int = 64,
     device: str | torch.device = "cpu",
     budget: int | None = None,
@@ -138,13 +141,14 @@ def evaluate(
     Args:
         method: An embedding and a classifier.
         dataset: The split to draw episodes from.
-        way: Classes an episode.
-        shot: Support images a class.
-        query: Query images a class.
+        way: Classes per episode.
+        shot: Support images per class.
+        query: Query images per class.
         episodes: How many, or episodes drawn before (then way, shot, query and seed are theirs).
         seed: Of the episodes: the same seed gives the same ones to every method.
-        bank: Features made before by `build_bank`; otherwise they are made now.
-        batch_size, device, budget, cache, progress, workers, shard: As for `build_bank`.
+        bank: What an earlier ``method.source(dataset)`` gave; otherwise it is made now.
+        device: Where to embed images and to score episodes, if ``bank`` is not given; else the method's own device.
+        batch_size, budget, cache, progress, workers, shard: As for `build_bank`.
         confusion: Also count which class was taken for which.
     """
     start = time.perf_counter()
@@ -153,12 +157,9 @@ def evaluate(
     episodes.check(dataset)
     if bank is None:
         options: dict[str, Any] = {"batch_size": batch_size, "device": device, "budget": budget, "cache": cache}
-        bank = build_bank(method.embedding, dataset, **options, progress=progress, workers=workers, shard=shard)
-    if bank.data_fingerprint != dataset.fingerprint:
-        raise UserError("the feature bank was made of another data set")
-    if bank.weights_fingerprint != weights_fingerprint(method.embedding):
-        raise UserError("the feature bank was made by another network, or by this one with other weights")
-    accuracies, counts = _score(method, bank, episodes, len(dataset.class_names))
+        bank = method.to(device).source(dataset, **options, progress=progress, workers=workers, shard=shard)
+    bank.check(method.embedding, dataset)
+    accuracies, counts = _score(method, bank, episodes, len(dataset.class_names), progress)
     settings = episodes.settings
     return EvaluationResult(
         accuracies=accuracies,
@@ -170,8 +171,8 @@ def evaluate(
         distinct_content=settings.distinct_content,
         dataset=dataset.name,
         split=dataset.split,
-        classifier=repr(method.classifier),
-        transductive=bool(getattr(method.classifier, "transductive", False)),
+        classifier=_classifiers_used(method, episodes),
+        transductive=method.transductive,
         kept=bank.kept,
         seconds=time.perf_counter() - start,
         data_fingerprint=bank.data_fingerprint,
@@ -182,20 +183,28 @@ def evaluate(
     )
 
 
+def _classifiers_used(method: Method, episodes: Episodes) -> str:
+    """The classifiers for the numbers of shots that there are, as text."""
+    shots = {shots_of(torch.from_numpy(episode.support_labels)) for episode in episodes}
+    return " / ".join(dict.fromkeys(repr(method.classifier_for(shot)) for shot in sorted(shots)))
+
+
 def _score(
-    method: Method, bank: FeatureBank, episodes: Episodes, classes: int
+    method: Method, source: Source, episodes: Episodes, classes: int, progress: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Accuracy of each episode in percent ``(episodes,)``, and counts of (true, predicted) classes."""
     accuracies, counts = np.zeros(len(episodes)), np.zeros((classes, classes), dtype=np.int64)
-    numbers = bank.rows(np.arange(1)).numel()
-    for places in _batches(episodes, numbers):
+    device = device_of(method)
+    row = source.rows(episodes[0].support[:1])
+    for places in _shown(list(_batches(method, episodes, tuple(row.shape[1:]))), len(episodes), progress):
         batch = [episodes[place] for place in places]
         support, query = (
-            bank.rows(indices.reshape(-1)).unflatten(0, indices.shape)
+            source.rows(indices.reshape(-1)).unflatten(0, indices.shape).to(device)
             for indices in (_stack(batch, "support"), _stack(batch, "query"))
         )
-        with evaluating(method), torch.inference_mode():
-            scores = method.classify(support, torch.from_numpy(_stack(batch, "support_labels")), query)
+        labels = torch.from_numpy(_stack(batch, "support_labels")).to(device)
+        with evaluating(method), torch.no_grad():
+            scores = method.classify(support, labels, query)
         predicted, true = scores.argmax(dim=-1).cpu().numpy(), _stack(batch, "query_labels")
         accuracies[places] = 100 * (predicted == true).mean(axis=1)
         named = _stack(batch, "classes")
@@ -204,13 +213,27 @@ def _score(
     return accuracies, counts
 
 
-def _batches(episodes: Episodes, numbers: int) -> Iterator[list[int]]:
-    """The places of episodes of one shape, few enough at a time for the memory."""
+def _shown(batches: list[list[int]], total: int, show: bool) -> Iterator[list[int]]:
+    """The batches, with a progress bar that counts episodes."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("Scoring episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, transient=True, disable=not show) as bar:
+        task = bar.add_task("", total=total)
+        for places in batches:
+            yield places
+            bar.update(task, advance=len(places))
+
+
+def _batches(method: Method, episodes: Episodes, row: tuple[int, ...]) -> Iterator[list[int]]:
+    """The places of episodes of one shape, as many at a time as fit the memory; ``row`` is the shape of one image's."""
     by_shape: dict[tuple[int, int, int], list[int]] = {}
     for place, episode in enumerate(episodes):
         by_shape.setdefault(episode.shape, []).append(place)
-    for shape, places in by_shape.items():
-        most = max(1, _NUMBERS_AT_A_TIME // ((shape[1] + shape[2]) * numbers))
+    for (_, support, query), places in by_shape.items():
+        inputs = 4 * (support + query) * math.prod(row)
+        size = inputs + method.working_memory((support, *row), (query, *row))
+        most = max(1, _BYTES_AT_A_TIME // size)
         for start in range(0, len(places), most):
             yield places[start : start + most]
 

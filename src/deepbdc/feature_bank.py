@@ -1,9 +1,10 @@
-"""The feature bank: every image of a data set embedded once, in memory or in a file that outlives the program."""
+"""Where an evaluation takes images from: the feature bank, which embeds each image once, or the pictures themselves."""
 
 import hashlib
 import json
 import os
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,33 +19,51 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from deepbdc._files import temporary, write_text
+from deepbdc._fingerprint import weights_fingerprint
 from deepbdc._modes import evaluating
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.data.images import BadImage
 from deepbdc.data.transforms import BatchTestTransform, test_transform
 from deepbdc.embedding import Embedding
-from deepbdc.errors import NotEnoughMemory
+from deepbdc.errors import NotEnoughMemory, UserError
+from deepbdc.preprocessing import Preprocessing
 
-_FORMS = (  # what to keep of each image, best first: (whole representations or what they are made of, dtype)
+_FORMS = (  # what the bank can keep of each image, best first: the representation or the map it is made from
     ("representations", torch.float32),
     ("representations", torch.float16),
-    ("reduced maps", torch.float32),  # to be pooled anew for every episode: slower
+    ("reduced maps", torch.float32),  # pooled again for every episode, which is slower
     ("reduced maps", torch.float16),
 )
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One of several processes that embed the images together, each its share of the batches."""
+    """One of several processes that embed a data set together. Each embeds its share of the batches."""
 
     rank: int
     count: int
     gather: Callable[[Tensor], Tensor]
-    """From a tensor of one shape in all processes to all of them, ``(count, ...)``."""
+    """Exchanges a tensor, of the same shape in all processes: every process gets all of them, ``(count, ...)``."""
+
+
+class Source(ABC):
+    """What an episode is made of: rows ``(k, ...)`` for the images that its indices name."""
+
+    kept: str
+    """What the rows are, for a result."""
+    data_fingerprint: str
+
+    @abstractmethod
+    def rows(self, indices: NDArray[np.int64]) -> Tensor:
+        """What `Method.classify` takes of some images, ``(k, ...)`` in float32."""
+
+    @abstractmethod
+    def check(self, embedding: Embedding, dataset: Dataset) -> None:
+        """Raise if this was made of other images, or by another network."""
 
 
 @dataclass(frozen=True)
-class FeatureBank:
+class FeatureBank(Source):
     """Features ``(n, ...)`` of every image, and how to make representations of them."""
 
     features: Tensor
@@ -61,9 +80,49 @@ class FeatureBank:
         chosen = self.features[torch.from_numpy(indices)].float()
         if self.kept.startswith("representations"):
             return chosen
-        with evaluating(self.embedding), torch.inference_mode():
-            device = next(self.embedding.parameters(), chosen).device
-            return self.embedding.represent(chosen.to(device)).cpu()
+        with evaluating(self.embedding), torch.no_grad():
+            return self.embedding.represent(chosen.to(device_of(self.embedding)))
+
+    def check(self, embedding: Embedding, dataset: Dataset) -> None:
+        """Raise if this was made of other images, or by another network."""
+        if self.data_fingerprint != dataset.fingerprint:
+            raise UserError("the feature bank was made of another data set")
+        if self.weights_fingerprint != weights_fingerprint(embedding):
+            raise UserError("the feature bank was made by another network, or by this one with other weights")
+
+
+class Pictures(Source):
+    """The pictures themselves ``(k, 3, size, size)``, for methods that adapt their network to each task.
+
+    Args:
+        dataset: The images.
+        preprocessing: How they are prepared.
+        options: Those of `build_bank` have no meaning here, and are accepted.
+    """
+
+    kept = "pictures"
+
+    def __init__(self, dataset: Dataset, preprocessing: Preprocessing, **options: Any) -> None:
+        self.dataset = dataset
+        self.data_fingerprint = dataset.fingerprint
+        self._whole = BatchTestTransform(preprocessing)
+        self._single = test_transform(preprocessing)
+
+    def rows(self, indices: NDArray[np.int64]) -> Tensor:
+        """Some pictures, prepared for the network."""
+        if isinstance(self.dataset, ArrayDataset):
+            return self._whole(self.dataset.images[indices])
+        return torch.stack([self._single(self.dataset.image(int(index))) for index in indices])
+
+    def check(self, embedding: Embedding, dataset: Dataset) -> None:
+        """Raise if these are other images."""
+        if self.data_fingerprint != dataset.fingerprint:
+            raise UserError("these pictures are of another data set")
+
+
+def device_of(network: nn.Module) -> torch.device:
+    """Where a network computes: the device of its first parameter; the CPU if it has none."""
+    return next(network.parameters(), torch.zeros(())).device
 
 
 def build_bank(
@@ -81,55 +140,50 @@ def build_bank(
     """Embed every image of ``dataset`` once.
 
     Args:
-        embedding: Used in evaluation mode, and left in the mode in which it was.
+        embedding: Used in evaluation mode; afterwards it has its former mode.
         dataset: The images.
         batch_size: Images embedded at a time.
         device: Where to embed; the bank itself is on the CPU.
-        budget: Bytes that the bank may take (default: a quarter of the machine's memory). If representations do not
-            fit, half precision is tried, and then what they are made of; `FeatureBank.kept` says which.
-        cache: A folder for files of features. A file is found again by the weights, the pre-processing and the data, so
-            a second evaluation starts at once; a damaged one is noticed and made anew.
-        progress: Show a progress bar with images a second and the time left.
+        budget: Bytes that the bank may take (default: a quarter of the memory that this process may use). If the
+            representations do not fit, the bank keeps them in half precision, or else the reduced maps that they are
+            made from; `FeatureBank.kept` says which.
+        cache: A folder for files of features. A file is named by a hash of the weights, the pre-processing and the
+            data, so a second evaluation starts at once; a damaged file is detected and replaced.
+        progress: Show a progress bar with images per second and the time left.
         workers: Processes that read image files ahead.
-        shard: This process's part, when several embed together; each then has the whole bank.
+        shard: This process's share, when several embed together; each then has the whole bank.
     """
     weights = weights_fingerprint(embedding)
     budget = _memory() // 4 if budget is None else budget
-    if shard is not None:  # processes share a machine, or may have different ones
+    if shard is not None:  # the processes share the memory of one machine, or have machines of different sizes
         budget = int(shard.gather(torch.tensor([budget // shard.count])).min())
     embedding = embedding.to(device)
-    with evaluating(embedding), torch.inference_mode():
+    with evaluating(embedding), torch.no_grad():
         form, dtype, shape = _choose_form(embedding, dataset, budget)
         kept = f"{form}, {str(dtype).removeprefix('torch.')}"
         key = hashlib.blake2b(f"{weights} {dataset.cache_key} {kept}".encode(), digest_size=16).hexdigest()
         path = None if cache is None else Path(cache) / f"{key}.npy"
         features = None if path is None else _read_cache(path, (len(dataset), *shape))
         if shard is not None and not bool(shard.gather(torch.tensor([features is not None])).all()):
-            features = None  # all processes embed, or none
+            features = None  # if one process must embed, all do
         if features is None:
             embed = embedding if form == "representations" else embedding.reduced_map
             starts = list(range(0, len(dataset), batch_size))
             mine = starts if shard is None else starts[shard.rank :: shard.count]
             batches = _progress(_batches(embedding, dataset, batch_size, mine, workers), len(dataset), progress)
-            # Only one process writes the file; the others have what it holds from the exchange.
+            # Only the first process writes the file; the others get the features from the exchange.
             kept_path = path if shard is None or shard.rank == 0 else None
             with _output(kept_path, (len(dataset), *shape), dtype) as array:
-                for start, batch in batches:
-                    _write(array, start, embed(batch.to(device)))
+                failure = _embed_all(array, batches, lambda batch: embed(batch.to(device)))
+                if shard is not None and bool(shard.gather(torch.tensor([failure is not None])).any()):
+                    raise failure or UserError("another process could not embed its images: see its message")
+                if failure is not None:
+                    raise failure
                 if shard is not None:
                     _exchange(array, starts, batch_size, shard)
             found = None if kept_path is None else _read_cache(kept_path, (len(dataset), *shape))
             features = torch.from_numpy(array) if found is None else found
     return FeatureBank(features, kept, embedding, dataset.fingerprint, weights)
-
-
-def weights_fingerprint(network: nn.Module) -> str:
-    """A hash of a network's structure (an embedding's includes its pre-processing) and weights."""
-    digest = hashlib.blake2b(str(network).encode(), digest_size=12)
-    for name, value in sorted(network.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _memory() -> int:
@@ -142,7 +196,7 @@ def _memory() -> int:
 
 def _choose_form(embedding: Embedding, dataset: Dataset, budget: int) -> tuple[str, torch.dtype, tuple[int, ...]]:
     """The best of `_FORMS` that fits the budget, and the shape of what is kept of one image."""
-    device = next(embedding.parameters(), torch.zeros(())).device
+    device = device_of(embedding)
     _, first = next(_batches(embedding, dataset, size=1, starts=[0]))
     reduced = embedding.reduced_map(first.to(device))
     shapes = {"reduced maps": reduced.shape[1:], "representations": embedding.represent(reduced).shape[1:]}
@@ -159,7 +213,7 @@ def _choose_form(embedding: Embedding, dataset: Dataset, budget: int) -> tuple[s
 
 
 class _TestBatches(TorchDataset[tuple[int, Tensor | BadImage]]):
-    """Batches of images as the embedding wants them, each found by its start and with it."""
+    """Batches of prepared images. The key of a batch is the index of its first image, which is returned with it."""
 
     def __init__(self, embedding: Embedding, dataset: Dataset, size: int) -> None:
         self.dataset = dataset
@@ -170,7 +224,7 @@ class _TestBatches(TorchDataset[tuple[int, Tensor | BadImage]]):
     def __getitem__(self, start: int) -> tuple[int, Tensor | BadImage]:
         try:
             return start, self._load(start)
-        except BadImage as error:  # as a value: a worker process would wrap it in its own words
+        except BadImage as error:  # returned, not raised: the loader would wrap it in words of its own
             return start, error
 
     def _load(self, start: int) -> Tensor:
@@ -183,10 +237,10 @@ class _TestBatches(TorchDataset[tuple[int, Tensor | BadImage]]):
 def _batches(
     embedding: Embedding, dataset: Dataset, size: int, starts: Sequence[int], workers: int = 0
 ) -> Iterator[tuple[int, Tensor]]:
-    """The batches that begin at ``starts``, each with its place in the data set."""
+    """The batches whose first images are ``starts``, each with the index of its first image."""
     batches = _TestBatches(embedding, dataset, size)
     workers = 0 if isinstance(dataset, ArrayDataset) else workers
-    with torch.random.fork_rng(devices=[]):  # the loader draws a number when it starts, not from our stream
+    with torch.random.fork_rng(devices=[]):  # the loader draws a number when it starts: keep the global stream
         loaded = iter(DataLoader(batches, batch_size=None, sampler=starts, num_workers=workers))
     for start, batch in loaded:
         if isinstance(batch, BadImage):
@@ -194,8 +248,23 @@ def _batches(
         yield start, batch
 
 
+def _embed_all(
+    array: Any, batches: Iterator[tuple[int, Tensor]], embed: Callable[[Tensor], Tensor]
+) -> Exception | None:
+    """Write the features of all batches into ``array``.
+
+    An error is returned: the other processes must hear of it before anyone raises, or they wait for ever.
+    """
+    try:
+        for start, batch in batches:
+            _write(array, start, embed(batch))
+    except Exception as error:
+        return error
+    return None
+
+
 def _exchange(array: Any, starts: Sequence[int], size: int, shard: Shard) -> None:
-    """Give every process the batches of all: the processes take turns, so a round is one batch of each."""
+    """Give every process the batches of all: in each round, every process contributes one of its batches."""
     for first in range(0, len(starts), shard.count):
         turn = starts[first : first + shard.count]
         part = np.zeros((size, *array.shape[1:]), dtype=array.dtype)
@@ -222,7 +291,7 @@ def _progress(batches: Iterator[tuple[int, Tensor]], total: int, show: bool) -> 
 
 @contextmanager
 def _output(path: Path | None, shape: tuple[int, ...], dtype: torch.dtype) -> Iterator[Any]:
-    """An array to write features into: in memory, or in a file that gets its name when it is complete."""
+    """An array to write features into: in memory, or in a file that appears under its name when it is complete."""
     kind = np.float32 if dtype == torch.float32 else np.float16
     if path is None:
         yield np.empty(shape, dtype=kind)
@@ -245,7 +314,7 @@ def _write(array: Any, start: int, features: Tensor) -> None:
 
 
 def _read_cache(path: Path, shape: tuple[int, ...]) -> Tensor | None:
-    """The features of an earlier run, if the file is there and is what was written."""
+    """The features that an earlier run wrote, if the file exists and is undamaged."""
     if not path.is_file() or not path.with_suffix(".json").is_file():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Files of weights: tensors and a JSON header in one safetensors file, whole or not there. Nothing is unpickled."""
+"""Files of weights: tensors and a JSON header in one safetensors file, written completely or not at all. No pickles."""
 
 import json
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save` wrote; anything else is an error that names the file."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    return from_bytes(path.read_bytes(), path)  # at once: the file may be replaced by a newer one while we look
+    return from_bytes(path.read_bytes(), path)  # in one go: a newer file may take its place meanwhile
 
 
 def from_bytes(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -52,19 +52,57 @@ def from_bytes(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str,
     return tensors, header
 
 
+class Memory(nn.Module):
+    """Tensors that a network keeps under names, of any number and shape: a mean, class means, features.
+
+    They are moved, saved and fingerprinted like buffers. A network that is loaded from a file takes whatever the file
+    has of them.
+
+    >>> import torch
+    >>> memory = Memory()
+    >>> memory["mean"] = torch.zeros(3)
+    >>> "mean" in memory, memory["mean"].shape
+    (True, torch.Size([3]))
+    """
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        self.register_buffer(name, value.detach())
+
+    def __getitem__(self, name: str) -> Tensor:
+        value = self._buffers[name]
+        assert value is not None
+        return value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._buffers
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        """Replace all tensors by those of the state."""
+        self._buffers.clear()
+        for name, value in state_dict.items():
+            if name.startswith(prefix):
+                self[name.removeprefix(prefix)] = value.clone()
+
+
 def load_into(
     network: nn.Module, tensors: Mapping[str, Tensor], prefix: str, source: Path, ignore: tuple[str, ...] = ()
 ) -> None:
-    """Give ``network`` the tensors whose names begin with ``prefix``: all of its own, and no other.
+    """Load the tensors whose names begin with ``prefix`` into ``network``: all of its own must be there, and no other.
 
-    What begins with one of ``ignore`` is left aside.
+    Args:
+        network: What is filled.
+        tensors: The content of a file.
+        prefix: Left out of the names.
+        source: The file, for errors.
+        ignore: Beginnings of the names of other tensors that the file may have; ``("",)`` allows all.
     """
     others = [name for name in tensors if not name.startswith((prefix, *ignore))]
     if others:
         raise UserError(f"{source} does not fit the network: it also has {', '.join(others[:3])}")
     chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    own = {name: value.shape for name, value in network.state_dict().items()}
-    given = {name: value.shape for name, value in chosen.items()}
+    free = tuple(f"{name}." for name, module in network.named_modules() if isinstance(module, Memory))
+    own = {name: value.shape for name, value in network.state_dict().items() if not name.startswith(free)}
+    given = {name: value.shape for name, value in chosen.items() if not name.startswith(free)}
     wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
     if wrong:
         raise UserError(f"{source} does not fit the network: different or missing are {', '.join(wrong[:3])}")

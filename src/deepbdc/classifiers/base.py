@@ -1,58 +1,80 @@
 """What all few-shot classifiers have in common: the call, and the checks of what they are given."""
 
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from deepbdc._registry import Registry
-from deepbdc.errors import UserError, WrongType
+from deepbdc.errors import NotFinite, UserError, WrongType
 
 if TYPE_CHECKING:
     from deepbdc.classifiers.linear import LinearRule
 
+Representation = Literal["vectors", "maps"]
 
-class Classifier(ABC):
+
+class Classifier(nn.Module):
     """A rule from a labelled support set to scores of queries, for any leading batch of episodes.
 
     A child writes only `score`, its formula, for a flat batch of episodes whose inputs are already checked. Its
-    settings are in ``options``, so that a result can record them.
+    parameters and buffers are trained, moved and saved with the method that it belongs to.
+
+    Args:
+        settings: All options of the classifier, so that a result can record them and a fingerprint tells two apart.
     """
 
     transductive: ClassVar[bool] = False
-    """Whether the score of a query depends on the other queries."""
+    """Whether the score of a query depends on the other queries. Results and tables say so."""
+    takes: Representation = "vectors"
+    """The representation of one image: a vector ``(features,)``, or a feature map ``(d, h, w)``."""
+    named_parameter_groups: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Parameters that a recipe may give a learning rate of their own: the name of the group -> names of parameters."""
 
-    def __init__(self, **options: Any) -> None:
-        self.options = options
-
-    @property
-    def representation_dimensions(self) -> int:
-        """Dimensions of the representation of one image: 1 for vectors, 3 for feature maps ``(d, h, w)``."""
-        return 1
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.settings = settings
 
     @abstractmethod
     def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
-        """The formula: ``(e, s, ...), (e, s), (e, q, ...) -> (e, q, way)``."""
+        """The formula: ``(e, s, ...), (e, s), (e, q, ...) -> (e, q, way)``.
+
+        Evaluation calls it under ``torch.no_grad()``; a classifier that needs gradients inside switches them on with
+        ``torch.enable_grad()``.
+        """
+
+    def working_memory(self, support: tuple[int, ...], query: tuple[int, ...]) -> int:
+        """Bytes that `score` needs for one episode, besides its inputs and scores.
+
+        Evaluation scores as many episodes at a time as fit into its memory.
+
+        Args:
+            support: Shape of the support representations of one episode, ``(s, ...)``.
+            query: Shape of the query representations, ``(q, ...)``.
+        """
+        return 0
 
     def rule(self, support: Tensor, support_labels: Tensor, way: int) -> "LinearRule":
-        """What ``(e, s, features), (e, s)`` teach, fitted once for any queries.
+        """Fit ``(e, s, features), (e, s)`` once, for any queries.
 
-        Its scores are those of `score`, but for a number that is the same for all classes of a query.
+        The scores of the rule are those of `score`, up to a number that is the same for all classes of a query.
         """
-        raise UserError(f"{type(self).__name__} is no linear rule that could be fitted once and kept")
+        raise UserError(f"{type(self).__name__} is not a linear rule that can be fitted once and kept")
 
-    def __call__(self, support: Tensor, support_labels: Tensor, query: Tensor) -> Tensor:
+    def forward(self, support: Tensor, support_labels: Tensor, query: Tensor) -> Tensor:
         """Scores ``(..., q, way)`` of the queries: the larger, the more likely the class.
 
         Args:
-            support: Representations ``(..., s, features)`` of the labelled images, float32 or float64.
+            support: Representations ``(..., s, features)`` of the labelled images, float32 or float64; maps
+                ``(..., s, d, h, w)`` if the classifier takes maps.
             support_labels: Their classes ``(..., s)``, integers from 0 to way - 1. The way is the same in all episodes
                 of a batch; the classes of an episode may have unequal numbers of images.
             query: Representations ``(..., q, features)`` of the images to classify.
         """
-        dimensions = self.representation_dimensions
+        dimensions = 1 if self.takes == "vectors" else 3
         _check_tensors(support, support_labels, query, dimensions)
         batch = support_labels.shape[:-1]
         labels = support_labels.reshape(-1, support_labels.shape[-1]).long()
@@ -62,20 +84,20 @@ class Classifier(ABC):
         try:
             scores = self.score(flat_support, labels, flat_query, way)
         except (RuntimeError, ValueError):
-            _check_finite(support, query, dimensions)  # which may be the true reason
+            _check_finite(support, query, dimensions)  # broken features may be the true reason
             raise
-        # Broken features always break scores. To look at the few scores first spares a pass over all features.
+        # Broken features always break scores. Checking the few scores first saves a pass over all features.
         if not bool(torch.isfinite(scores.detach()).all()):
             _check_finite(support, query, dimensions)
             largest = max(float(x.detach().abs().max()) for x in (support, query))
-            raise UserError(
+            raise NotFinite(
                 f"scores overflow: features go up to {largest:g}. Scale them down, or give them as float64."
             )
         return scores.reshape(*batch, scores.shape[-2], way)
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-        return f"{type(self).__name__}({options})"
+        settings = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+        return f"{type(self).__name__}({settings})"
 
 
 classifiers: Registry[Classifier] = Registry("classifier")
@@ -92,6 +114,27 @@ def lengths(x: Tensor) -> Tensor:
     """Euclidean norms, ``(..., n, features) -> (..., n)``, without a temporary of the size of x."""
     norms: Tensor = torch.linalg.vector_norm(x, dim=-1)
     return norms
+
+
+def shots(labels: Tensor, way: int) -> Tensor:
+    """The number of support images of each class: ``(e, s) -> (e, way)``."""
+    return membership(labels, way, torch.int64).sum(dim=-2)
+
+
+def grouped_by_class(support: Tensor, labels: Tensor, way: int) -> tuple[Tensor, Tensor]:
+    """Gather the support images of each class: ``(e, s, ...), (e, s) -> (e, way, most, ...), (e, way, most)``.
+
+    ``most`` is the largest number of images of a class. The second tensor is True where there is an image; elsewhere
+    the first one repeats some image of the episode.
+    """
+    counts = shots(labels, way)
+    starts = counts.cumsum(dim=-1) - counts
+    rank = torch.arange(int(counts.max()), device=labels.device)
+    order = labels.argsort(dim=-1, stable=True)
+    places = (starts.unsqueeze(-1) + rank).clamp(max=labels.shape[-1] - 1)  # (e, way, most)
+    images = order.gather(1, places.flatten(1))
+    episodes = torch.arange(len(labels), device=labels.device).unsqueeze(-1)
+    return support[episodes, images].unflatten(1, (way, -1)), rank < counts.unsqueeze(-1)
 
 
 def membership(labels: Tensor, way: int, dtype: torch.dtype) -> Tensor:
@@ -152,7 +195,7 @@ def _checked_way(labels: Tensor, batch: torch.Size) -> int:
         )
     way = highest + 1
     if way <= labels.shape[-1]:
-        missing = membership(labels, way, torch.int64).sum(dim=-2) == 0  # (e, way)
+        missing = shots(labels, way) == 0  # (e, way)
         if not bool(missing.any()):
             return way
         episode, absent = missing.nonzero()[0].tolist()
@@ -173,7 +216,7 @@ def _check_finite(support: Tensor, query: Tensor, dimensions: int) -> None:
         if bool(broken.any()):
             *episode, image = broken.nonzero()[0].tolist()
             place = f" of episode {_index(episode)}" if episode else ""
-            raise UserError(
+            raise NotFinite(
                 f"{name} has NaN or infinite features: {int(broken.sum())} of {broken.numel()} images, the first is "
                 f"image {image}{place}. The network or the stored features are broken there."
             )

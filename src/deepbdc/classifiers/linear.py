@@ -1,4 +1,4 @@
-"""What a linear classifier is after its fit: one product a class."""
+"""Linear classifiers: after the fit, the score of a class is one inner product."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class LinearRule:
 
 
 class LinearClassifier(Classifier):
-    """A classifier whose scores are those of its `rule`, the only thing a child writes. No gradient flows through."""
+    """A classifier whose scores are those of its `rule`: a child writes only that. No gradient flows through it."""
 
     def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
         """``(e, s, features), (e, s), (e, q, features) -> (e, q, way)``."""

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from deepbdc.classifiers.base import Classifier, classifiers, lengths, membership
+from deepbdc.classifiers._scale import Scale
+from deepbdc.classifiers.base import Classifier, classifiers, grouped_by_class, lengths, membership, positive, shots
 from deepbdc.classifiers.linear import LinearRule
 from deepbdc.errors import UserError
 
@@ -15,15 +16,21 @@ PrototypeForm = Literal["mean", "mean_features", "concatenated_features"]
 
 
 class PrototypeClassifier(Classifier):
-    """Scores are similarities to one prototype a class.
+    """Scores are similarities to one prototype per class.
 
     Snell et al., "Prototypical Networks for Few-shot Learning", NeurIPS 2017; with BDC representations it is Meta
     DeepBDC (Xie et al., CVPR 2022, Eq. 8), and its three ways to make a prototype are those of supplement S3-1.
     Everything is differentiable.
     """
 
-    def __init__(self, similarity: Similarity, prototype: PrototypeForm, pool: nn.Module | None) -> None:
-        super().__init__(similarity=similarity, prototype=prototype, pool=None if pool is None else repr(pool))
+    named_parameter_groups = {"scale": ("scale.scale",)}  # noqa: RUF012
+
+    def __init__(
+        self, similarity: Similarity, prototype: PrototypeForm, pool: nn.Module | None, scale: float | None
+    ) -> None:
+        super().__init__(
+            similarity=similarity, prototype=prototype, pool=None if pool is None else repr(pool), scale=scale
+        )
         if similarity not in get_args(Similarity):
             raise UserError(f"similarity must be one of {', '.join(get_args(Similarity))}, got {similarity!r}")
         if prototype not in get_args(PrototypeForm):
@@ -36,11 +43,8 @@ class PrototypeClassifier(Classifier):
         self.similarity = similarity
         self.prototype = prototype
         self.pool = pool
-
-    @property
-    def representation_dimensions(self) -> int:
-        """3, feature maps, if there is a pool to represent them; else 1."""
-        return 1 if self.pool is None else 3
+        self.takes = "vectors" if pool is None else "maps"
+        self.scale = Scale(None if scale is None else positive("scale", scale))
 
     def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
         """``(e, s, features), (e, s), (e, q, features) -> (e, q, way)``; with a pool, maps ``(e, s, d, h, w)``."""
@@ -49,22 +53,23 @@ class PrototypeClassifier(Classifier):
         else:
             query = _pool_all(self.pool, query)
             prototypes = self._pooled_prototypes(self.pool, support, support_labels, way)
-        return similarities(query, prototypes, self.similarity)
+        scaled: Tensor = self.scale(similarities(query, prototypes, self.similarity))
+        return scaled
 
     def rule(self, support: Tensor, support_labels: Tensor, way: int) -> LinearRule:
         """``(e, s, features), (e, s)`` -> similarities; -‖q - p‖² = 2 (q - c)·(p - c) - ‖p - c‖², but for ‖q - c‖²."""
         if self.pool is not None:
             return super().rule(support, support_labels, way)
-        prototypes = class_means(support, support_labels, way)
+        prototypes, factor = class_means(support, support_labels, way), self.scale.factor
         none = prototypes.new_zeros(len(prototypes), 1, way, dtype=torch.float64)
         if self.similarity == "cosine":
-            return LinearRule(normalize(prototypes, dim=-1), none, normalize=True)
+            return LinearRule(factor * normalize(prototypes, dim=-1), none, normalize=True)
         if self.similarity == "inner_product":
-            return LinearRule(prototypes, none, normalize=False)
+            return LinearRule(factor * prototypes, none, normalize=False)
         centre = prototypes.mean(dim=-2, keepdim=True)
         relative = prototypes - centre
         offsets = _squared_norms(relative).unsqueeze(-2) + 2 * centre @ relative.transpose(-2, -1)
-        return LinearRule(2 * relative, -offsets.double(), normalize=False)
+        return LinearRule(2 * factor * relative, -factor * offsets.double(), normalize=False)
 
     def _pooled_prototypes(self, pool: nn.Module, maps: Tensor, labels: Tensor, way: int) -> Tensor:
         if self.prototype == "mean":
@@ -77,7 +82,10 @@ class PrototypeClassifier(Classifier):
 
 @classifiers.register
 def prototype(
-    similarity: Similarity = "euclidean", prototype: PrototypeForm = "mean", pool: nn.Module | None = None
+    similarity: Similarity = "euclidean",
+    prototype: PrototypeForm = "mean",
+    pool: nn.Module | None = None,
+    scale: float | None = None,
 ) -> PrototypeClassifier:
     """The nearest prototype.
 
@@ -88,8 +96,10 @@ def prototype(
             (``"mean_features"``) or of the maps of a class beside each other (``"concatenated_features"``).
         pool: Represents maps ``(n, d, h, w)``. With it, support and query are maps ``(..., s, d, h, w)``. Maps are
             averaged as they are given: if the pool begins with a reduction of channels, then before it.
+        scale: Start of a learnable factor on the scores, which belongs to the parameter group ``scale`` (None: no
+            factor).
     """
-    return PrototypeClassifier(similarity, prototype, pool)
+    return PrototypeClassifier(similarity, prototype, pool, scale)
 
 
 def class_means(features: Tensor, labels: Tensor, way: int) -> Tensor:
@@ -135,16 +145,13 @@ def _pool_all(pool: nn.Module, maps: Tensor) -> Tensor:
 
 def _pooled_concatenations(pool: nn.Module, maps: Tensor, labels: Tensor, way: int) -> Tensor:
     """Each class as one map with the positions of all its images: ``(e, s, d, h, w) -> (e, way, features)``."""
-    counts = membership(labels, way, torch.int64).sum(dim=-2)  # (e, way)
-    starts = counts.cumsum(dim=-1) - counts
-    by_class = labels.argsort(dim=-1, stable=True)
+    grouped, _ = grouped_by_class(maps, labels, way)  # (e, way, most, d, h, w)
+    counts = shots(labels, way)
     places, pooled = [], []
     for shot in counts.unique().tolist():  # classes with equally many images make maps of one size
-        episode, label = (counts == shot).nonzero(as_tuple=True)
-        ranks = starts[episode, label].unsqueeze(-1) + torch.arange(shot, device=labels.device)
-        images = by_class[episode.unsqueeze(-1), ranks]  # (n, shot)
-        wide = maps[episode.unsqueeze(-1), images].transpose(1, 2).flatten(2, 3)  # (n, d, shot · h, w)
+        chosen = counts == shot
+        wide = grouped[chosen][:, :shot].transpose(1, 2).flatten(2, 3)  # (n, d, shot · h, w)
         pooled.append(pool(wide).flatten(1))
-        places.append(episode * way + label)
+        places.append(chosen.flatten().nonzero()[:, 0])
     order = torch.cat(places).argsort()
     return torch.cat(pooled)[order].reshape(len(labels), way, -1)

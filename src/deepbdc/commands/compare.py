@@ -11,8 +11,8 @@ from deepbdc.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from deepbdc.training.recipe import Recipe
-    from deepbdc.training.run import Run
+    from deepbdc.recipes import Recipe
+    from deepbdc.runs import Run
 
 PICTURES = (".png", ".pdf", ".svg")
 NOT_TRAINING = ("evaluation.", "workers")
@@ -110,8 +110,8 @@ def _plan(
 
 
 def _plan_one(given: str, overrides: Sequence[str], runs: Path, data: str | None) -> Planned:
-    from deepbdc.training.recipe import list_recipes, load_recipe
-    from deepbdc.training.run import is_finished, load_run
+    from deepbdc.recipes import list_recipes, load_recipe
+    from deepbdc.runs import is_finished, load_run
 
     if given not in list_recipes() and Path(given).is_dir():
         folder = Path(given)
@@ -192,8 +192,9 @@ def _is_begun(entry: Planned) -> bool:
 
 def _trained(entry: Planned, quiet: bool) -> Planned:
     """The run, trained now; one that was interrupted goes on."""
+    from deepbdc.runs import load_run
     from deepbdc.training.devices import DeviceOptions
-    from deepbdc.training.run import Interrupted, TrainingError, load_run, train
+    from deepbdc.training.run import Interrupted, TrainingError, train
 
     try:
         one = DeviceOptions(devices=1)  # several processes would each print and draw the comparison

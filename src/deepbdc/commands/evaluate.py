@@ -9,7 +9,7 @@ from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from deepbdc.report.evaluation import EvaluationRequest
-    from deepbdc.training.run import Run
+    from deepbdc.runs import Run
 
 
 def evaluate_model(
@@ -122,7 +122,7 @@ def _load(model: str) -> "Run | None":
     """The run that ``model`` says; None for the name of an untrained model."""
     path = Path(model)
     if path.is_dir() or path.suffix == ".safetensors":
-        from deepbdc.training.run import load_run
+        from deepbdc.runs import load_run
 
         if not path.exists():
             raise FileNotFoundError(f"there is no model file {model}")

@@ -9,8 +9,8 @@ from deepbdc.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from deepbdc.recipes import Recipe
     from deepbdc.training.devices import DeviceOptions
-    from deepbdc.training.recipe import Recipe
 
 
 def train_recipe(
@@ -61,7 +61,7 @@ def train_recipe(
         if list:
             _print_recipes(console)
             return
-        from deepbdc.training.recipe import load_recipe
+        from deepbdc.recipes import load_recipe
 
         if recipe is None:
             raise UserError("which recipe? 'deepbdc train --list' shows all of them")
@@ -80,7 +80,7 @@ def train_recipe(
 
 def _print_recipes(console: "Console") -> None:
     """All recipes, a line each."""
-    from deepbdc.training.recipe import list_recipes, load_recipe
+    from deepbdc.recipes import list_recipes, load_recipe
 
     recipes = {name: load_recipe(name) for name in list_recipes()}
     lines = [(name, _backbone(recipe), _stages(recipe)) for name, recipe in recipes.items()]
@@ -98,11 +98,9 @@ def _backbone(recipe: "Recipe") -> str:
 def _stages(recipe: "Recipe") -> str:
     """The stages and their epochs, like ``pretrain 14, distill 2 × 14``."""
     parts = []
-    for name in ("pretrain", "distill", "meta"):
-        stage = getattr(recipe, name)
-        if stage is not None:
-            generations = getattr(stage, "generations", 1)
-            parts.append(f"{name} {generations} × {stage.epochs}" if generations > 1 else f"{name} {stage.epochs}")
+    for name, settings in recipe.stages.items():
+        trainings = len(settings.instances(name))
+        parts.append(f"{name} {trainings} × {settings.epochs}" if trainings > 1 else f"{name} {settings.epochs}")
     return ", ".join(parts) + " epochs" if parts else "none"
 
 

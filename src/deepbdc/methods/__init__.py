@@ -1,25 +1,18 @@
 """Methods: an embedding and a classifier under one name, and the stages that train them. One file each."""
 
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 from deepbdc.backbones import Backbone, create_backbone
 from deepbdc.errors import UserError
 from deepbdc.methods.base import Method, methods
-from deepbdc.methods.good_embed import good_embed
-from deepbdc.methods.meta_deepbdc import meta_deepbdc
-from deepbdc.methods.protonet import protonet
-from deepbdc.methods.stl_deepbdc import stl_deepbdc
 from deepbdc.preprocessing import Preprocessing
 
-__all__ = [
-    "Method",
-    "create_method",
-    "good_embed",
-    "list_methods",
-    "meta_deepbdc",
-    "protonet",
-    "stl_deepbdc",
-]
+for _module in iter_modules(__path__):  # each file registers its method
+    import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["Method", "create_method", "list_methods"]
 
 
 def list_methods() -> list[str]:
@@ -34,17 +27,18 @@ def create_method(
     preprocessing: Preprocessing | None = None,
     **options: Any,
 ) -> Method:
-    """A method by its name, untrained.
+    """A method by its name, with random weights.
 
     Args:
         name: One of `list_methods`.
         backbone: A name of `list_backbones`, or a backbone.
-        shot: Labelled images a class, for methods that then classify in another way.
-        preprocessing: How images are to be prepared, if not as the backbone says.
-        options: Of the method, see its function in `deepbdc.methods`.
+        shot: Support images per class that ``method.classifier`` is made for. `Method.classify` counts the support
+            images of each task itself, and takes the classifier that the method has for their number.
+        preprocessing: How images are prepared, if not as the backbone says.
+        options: Options of the method: see its class in `deepbdc.methods`.
 
     >>> method = create_method("meta_deepbdc", backbone="conv4", shot=1)
-    >>> method.classifier.similarity, method.for_shot(5).classifier.similarity
+    >>> method.classifier.similarity, method.classifier_for(5).similarity
     ('inner_product', 'euclidean')
     """
     if shot < 1:

@@ -1,68 +1,187 @@
-"""What a few-shot method is: an embedding, a classifier of representations, and the stages that train them."""
+"""What a few-shot method is: an embedding, a classifier of representations, and how they are trained."""
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from deepbdc._registry import Registry
-from deepbdc.classifiers import Classifier, create_classifier
+from deepbdc.classifiers import Classifier
+from deepbdc.data.dataset import Dataset
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
+from deepbdc.feature_bank import Source, build_bank
+from deepbdc.stages import Classification, Distillation, EpisodeTraining, Loss, Objective, TrainingEpisode
+from deepbdc.stages.objectives import classification_loss
+from deepbdc.weight_files import Memory
 
-Classify = Callable[[Tensor, Tensor, Tensor], Tensor]
+Head = Callable[[Tensor], Tensor]
+"""From representations ``(n, ...)`` to scores of all training classes ``(n, classes)``."""
 
 
 class Method(nn.Module):
-    """Embeds images once, then classifies queries by a few labelled examples."""
+    """Embeds images once, then classifies queries by a few labelled examples.
 
-    stages: ClassVar[tuple[str, ...]] = ("pretrain", "distill", "meta")
-    """The stages that can train it."""
+    A method overrides only what its paper changed. The defaults are those of ProtoNet (episodes) and Good-Embed
+    (ordinary training): training, evaluation and the other rooms call these hooks, and never ask for a method's name.
 
-    def __init__(self, embedding: Embedding, classifier: Classify) -> None:
+    Args:
+        embedding: From images to representations.
+        classifier: From representations and labels to scores.
+        settings: Options of the method that are neither in its embedding nor in its classifier.
+    """
+
+    objectives: ClassVar[Mapping[str, type[Objective]]] = {
+        "pretrain": Classification,
+        "distill": Distillation,
+        "meta": EpisodeTraining,
+    }
+    """The stages that can train the method, in their order, and what each minimises."""
+
+    def __init__(self, embedding: Embedding, classifier: Classifier, **settings: Any) -> None:
         super().__init__()
         self.embedding = embedding
         self.classifier = classifier
-        # A classifier may hold a network (prototypes that pool maps): it is then a part of this one.
-        self.classifier_pool: nn.Module | None = getattr(classifier, "pool", None)
+        self.memory = Memory()
+        self.settings = settings
+
+    # ---- classification
+
+    @property
+    def transductive(self) -> bool:
+        """Whether the score of a query depends on the other queries."""
+        return self.classifier.transductive
 
     def embed(self, images: Tensor) -> Tensor:
-        """Representations of images: ``(n, 3, h, w) -> (n, ...)``."""
+        """What `classify` takes: a representation of each image, ``(n, 3, h, w) -> (n, ...)``."""
         representations: Tensor = self.embedding(images)
         return representations
 
-    def classify(self, support: Tensor, support_labels: Tensor, query: Tensor) -> Tensor:
-        """Scores ``(..., query, way)`` from representations of support and query images and the labels of the first."""
-        return self.classifier(support, support_labels, query)
-
-    def classifier_for(self, shot: int) -> Classify:
-        """The classifier for tasks of so many shots: by default the same for all."""
+    def classifier_for(self, shot: int) -> Classifier:
+        """The classifier for tasks with ``shot`` support images per class: by default the same for all."""
         return self.classifier
 
-    def for_shot(self, shot: int) -> "Method":
-        """The method for tasks of so many shots; it shares this one's embedding."""
-        return Method(self.embedding, self.classifier_for(shot))
+    def classify(self, support: Tensor, support_labels: Tensor, query: Tensor) -> Tensor:
+        """Scores ``(..., query, way)`` from representations of support and query images and the labels of the former.
+
+        The computation runs in float32 (or float64, if the representations are), also under autocast.
+        """
+        shot = shots_of(support_labels)
+        with full_precision(support):
+            scores: Tensor = self.classifier_for(shot)(at_least_float(support), support_labels, at_least_float(query))
+            return scores
+
+    def working_memory(self, support: tuple[int, ...], query: tuple[int, ...]) -> int:
+        """Bytes that `classify` needs for one episode, besides its inputs and scores; see `Classifier`."""
+        return self.classifier.working_memory(support, query)
+
+    def source(self, dataset: Dataset, **options: Any) -> Source:
+        """Where the evaluation takes the representations of a data set from: by default every image is embedded once.
+
+        Args:
+            dataset: The images.
+            options: As for `build_bank`.
+        """
+        return build_bank(self.embedding, dataset, **options)
+
+    # ---- training
+
+    def head(self, classes: int) -> nn.Module:
+        """What turns representations into scores of all training classes, in stages without episodes."""
+        linear = nn.Linear(self.embedding.out_features, classes)
+        nn.init.zeros_(linear.bias)
+        return linear
+
+    def batch_loss(self, head: Head, images: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
+        """The loss of a batch of images ``(n, 3, s, s)`` with labels ``(n,)`` over all training classes."""
+        return classification_loss(head(self.embedding(images)), labels, label_smoothing)
+
+    def episode_loss(self, episode: TrainingEpisode, label_smoothing: float = 0.0) -> Loss:
+        """The loss of one episode: by default the cross-entropy of `classify`.
+
+        Support and query images go through the network together, so that batch norm sees both.
+        """
+        support, query = episode.split(self.embed(episode.images))
+        scores = self.classify(support, episode.support_labels, query)
+        return classification_loss(scores, episode.query_labels, label_smoothing)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """All parameters by the name of their group, for which a recipe can give a rate, weight decay, or freeze it.
+
+        Layers name groups of their own in ``named_parameter_groups``; all other parameters are the group ``network``.
+        """
+        groups: dict[str, list[nn.Parameter]] = {"network": []}
+        grouped: dict[int, str] = {}
+        for module in self.modules():
+            for group, names in getattr(module, "named_parameter_groups", {}).items():
+                own = dict(module.named_parameters())
+                grouped |= {id(own[name]): group for name in names if name in own}
+        for value in self.parameters():
+            groups.setdefault(grouped.get(id(value), "network"), []).append(value)
+        return groups
+
+    def remember(self, base: "TrainingClasses") -> None:
+        """Keep in `memory` what the method needs of the training classes at test time: by default nothing.
+
+        Training calls it before each validation and at the end, so that a trained model needs no training images.
+        """
+
+
+class TrainingClasses:
+    """The training images, for methods that remember something of them. Nothing is computed unless it is asked for."""
+
+    def __init__(self, dataset: Dataset, **options: Any) -> None:
+        self.dataset = dataset
+        self._options = options
+
+    def source(self, method: Method) -> Source:
+        """The representations of the training images."""
+        return method.source(self.dataset, **self._options)
 
 
 class TransferMethod(Method):
-    """A method that is trained without episodes, and then fits a logistic regression to each task."""
+    """A method that is trained without episodes, and then fits a classifier to each task."""
 
-    stages = ("pretrain", "distill")
+    objectives: ClassVar[Mapping[str, type[Objective]]] = {"pretrain": Classification, "distill": Distillation}
 
-    def __init__(self, embedding: Embedding, shot: int, C: float | Mapping[int, float]) -> None:
-        self.C = C  # classifier_for needs it
-        super().__init__(embedding, self.classifier_for(shot))
 
-    def classifier_for(self, shot: int) -> Classifier:
-        """Logistic regression on normalised representations, with the strength for this number of shots."""
-        return create_classifier("logistic", C=by_shot(self.C, shot))
+class EpisodicMethod(Method):
+    """A method that is trained with episodes, usually after ordinary training on all classes."""
+
+    objectives: ClassVar[Mapping[str, type[Objective]]] = {"pretrain": Classification, "meta": EpisodeTraining}
 
 
 methods: Registry[Method] = Registry("method")
 
 
+def shots_of(support_labels: Tensor) -> int:
+    """The number of support images per class, rounded down to at least 1 where classes have unequal numbers.
+
+    >>> shots_of(torch.tensor([0, 0, 1, 1])), shots_of(torch.tensor([0, 1, 1]))
+    (2, 1)
+    """
+    if not isinstance(support_labels, Tensor) or support_labels.numel() == 0:
+        return 1  # the classifier says what is wrong
+    way = int(support_labels.max()) + 1
+    return max(1, support_labels.shape[-1] // max(1, way))
+
+
+def full_precision(like: Tensor) -> AbstractContextManager[Any]:
+    """A context in which autocast is off on the device of a tensor."""
+    kind = like.device.type if isinstance(like, Tensor) else "cpu"
+    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
+
+
+def at_least_float(values: Tensor) -> Tensor:
+    """Half-precision numbers as float32; all others stay as they are."""
+    half = isinstance(values, Tensor) and values.dtype in (torch.float16, torch.bfloat16)
+    return values.float() if half else values
+
+
 def by_shot(values: float | Mapping[int, float], shot: int) -> float:
-    """The value for a number of shots: of the largest number given that is not larger, else of the smallest.
+    """The value for a number of shots: that of the largest number given which is not larger, else of the smallest.
 
     >>> [by_shot({1: 0.1, 5: 2.0}, shot) for shot in (1, 3, 5, 10)]
     [0.1, 0.1, 2.0, 2.0]

@@ -5,37 +5,36 @@ from typing import Literal
 
 from deepbdc.backbones.base import Backbone
 from deepbdc.embedding import Embedding
-from deepbdc.methods.base import Method, TransferMethod, methods
+from deepbdc.methods._transfer import LogisticTransfer
+from deepbdc.methods.base import methods
 from deepbdc.pooling import BDCPool
 from deepbdc.preprocessing import Preprocessing
 
 
-class STLDeepBDC(TransferMethod):
+@methods.named("stl_deepbdc")
+class STLDeepBDC(LogisticTransfer):
     """Xie et al., "Joint Distribution Matters: Deep Brownian Distance Covariance", CVPR 2022, Sec. 3.3.
 
     Good-Embed with BDC pooling ("simple transfer learning"): ordinary training, self-distillation, then logistic
-    regression on the normalised upper triangle of the BDC matrix for each task.
-    """
-
-
-@methods.register
-def stl_deepbdc(
-    backbone: Backbone,
-    shot: int = 1,
-    preprocessing: Preprocessing | None = None,
-    reduce_to: int | None = None,
-    output: Literal["triangle", "weighted"] = "triangle",
-    C: float | Mapping[int, float] = 1.0,
-) -> Method:
-    """BDC pooling and logistic regression.
+    regression on the normalised upper triangle of the BDC matrix for each task. Inductive.
 
     Args:
         backbone: From images to feature maps.
-        shot: Labelled images a class: chooses among several C.
-        preprocessing: How images are to be prepared, if not as the backbone says.
+        shot: Support images per class: chooses among several C.
+        preprocessing: How images are prepared, if not as the backbone says.
         reduce_to: Channels after the 1×1 reduction (None: no reduction; the paper's choice for ResNet-12 is 128).
         output: The vector of the BDC matrix, see `BDCPool`.
         C: Inverse strength of the penalty, one number or one for each number of shots, ``{1: 0.1, 5: 2.0}``.
     """
-    pool = BDCPool(backbone.out_channels, reduce_to, output=output)
-    return STLDeepBDC(Embedding(backbone, pool, preprocessing), shot, C)
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        shot: int = 1,
+        preprocessing: Preprocessing | None = None,
+        reduce_to: int | None = None,
+        output: Literal["triangle", "weighted"] = "triangle",
+        C: float | Mapping[int, float] = 1.0,
+    ) -> None:
+        pool = BDCPool(backbone.out_channels, reduce_to, output=output)
+        super().__init__(Embedding(backbone, pool, preprocessing), shot, C)

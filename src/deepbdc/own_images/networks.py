@@ -71,8 +71,7 @@ def find_embedding(backbone: Any, pool: str | None, size: int | None, device: st
 
 def embedding_from(description: _Description, backbone: Any, device: str) -> Embedding:
     """The embedding that a file describes, still without its weights; ``backbone`` is a person's own network."""
-    from deepbdc.training.recipe import recipe_from_dict
-    from deepbdc.training.stages import build_method
+    from deepbdc.recipes import build_method, recipe_from_dict
 
     preprocessing = read_preprocessing(description)
     if description["kind"] == "named":
@@ -118,7 +117,7 @@ def _named_embedding(name: str, pool: str, size: int | None, device: str) -> Emb
 @lru_cache(maxsize=4)
 def _run_embedding(path: Path, age: int, device: str) -> Embedding:
     """The embedding of a run; ``age`` and ``device`` are there to tell one from another."""
-    from deepbdc.training.run import load_run
+    from deepbdc.runs import load_run
 
     run = load_run(path)
     embedding = run.method.embedding

@@ -1,4 +1,4 @@
-"""Pooling that keeps positions apart from each other, or only their mean."""
+"""Pooling layers that average positions, or keep all of them."""
 
 from torch import Tensor
 
@@ -9,7 +9,7 @@ class AveragePool(Pool):
     """The mean over positions, ``(n, channels, h, w) -> (n, channels)``."""
 
     def __init__(self, channels: int) -> None:
-        super().__init__()
+        super().__init__(channels=channels)
         self.out_features = channels
 
     def represent(self, reduced: Tensor) -> Tensor:
@@ -18,12 +18,28 @@ class AveragePool(Pool):
 
 
 class Flatten(Pool):
-    """No pooling: ``(n, channels, h, w) -> (n, channels · h · w)``."""
+    """No pooling: all entries of the map in one vector, ``(n, channels, h, w) -> (n, channels · h · w)``."""
 
     def __init__(self, channels: int, height: int, width: int) -> None:
-        super().__init__()
+        super().__init__(channels=channels, height=height, width=width)
         self.out_features = channels * height * width
 
     def represent(self, reduced: Tensor) -> Tensor:
         """All entries of the map, in a row."""
         return reduced.flatten(1)
+
+
+class KeepMap(Pool):
+    """No pooling: the representation of an image is its feature map, ``(n, channels, h, w)`` unchanged.
+
+    For classifiers that compare images position by position. ``out_features`` is the number of channels, which is
+    what a linear head on the average of the map needs.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels=channels)
+        self.out_features = channels
+
+    def represent(self, reduced: Tensor) -> Tensor:
+        """The map itself."""
+        return reduced

@@ -24,6 +24,8 @@ class BDCPool(Pool):
     with one learnable number ``t``, starting at 0. It stands for the paper's τ, inside the root as in the released
     code, but relative to the size of the map, which the layer therefore need not be told.
 
+    Recipes can train ``t`` at a rate of its own, as the parameter group ``t``.
+
     Args:
         channels: Channels of the incoming map.
         reduce_to: Channels d after a 1×1 convolution (no bias), batch norm and ReLU. None leaves the reduction out, so
@@ -43,6 +45,8 @@ class BDCPool(Pool):
     (torch.Size([2, 136]), 136)
     """
 
+    named_parameter_groups = {"t": ("t",)}  # noqa: RUF012
+
     def __init__(
         self,
         channels: int,
@@ -52,7 +56,7 @@ class BDCPool(Pool):
         output: Output = "triangle",
         eps: float = 1e-5,
     ) -> None:
-        super().__init__()
+        super().__init__(channels=channels, reduce_to=reduce_to, observations=observations, output=output, eps=eps)
         dimensions = channels if reduce_to is None else reduce_to
         if channels < 1 or dimensions < 1:
             raise UserError(f"channels and reduce_to must be positive, got {channels} and {reduce_to}")
@@ -89,10 +93,6 @@ class BDCPool(Pool):
     def _features(self, m: int) -> int:
         return m * m if self.output == "matrix" else m * (m + 1) // 2
 
-    def scales(self) -> list[nn.Parameter]:
-        """The scale ``t``."""
-        return [self.t]
-
     def reduce(self, features: Tensor) -> Tensor:
         """The first half: maps ``(n, channels, h, w) -> (n, d, h, w)``."""
         self._check(features)
@@ -119,10 +119,6 @@ class BDCPool(Pool):
             raise UserError(f"BDCPool needs a feature map of real numbers, got {features.dtype}: use .float()")
         if features.shape[2] * features.shape[3] < (2 if self.observations == "positions" else 1):
             raise UserError(f"the feature map has too few positions for BDC: shape {tuple(features.shape)}")
-
-    def extra_repr(self) -> str:
-        """The settings that ``print`` shows."""
-        return f"{self.channels}, observations={self.observations!r}, output={self.output!r}, eps={self.eps}"
 
 
 def _reduction(channels: int, reduce_to: int) -> nn.Sequential:

@@ -12,9 +12,10 @@ from deepbdc.errors import UserError
 from deepbdc.evaluation import Comparison, EvaluationResult, evaluate
 
 if TYPE_CHECKING:
+    import torch
     from rich.table import Table
 
-    from deepbdc.training.run import Run
+    from deepbdc.runs import Run
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ def compare_runs(
     baseline: str | None = None,
     cache: str | Path | None = None,
     progress: bool = False,
+    device: "str | torch.device" = "cpu",
 ) -> ComparisonTable:
     """Evaluate runs on the same episodes.
 
@@ -90,20 +92,19 @@ def compare_runs(
         data: A data set to evaluate all of them on; or its name or path; or a folder that holds their benchmark
             (default: the data of the runs, which must be the same).
         baseline: The name or folder of the run that the others are compared to (default: the first).
+        device: Where to embed images and to score episodes.
         cache, progress: As for `build_bank`.
     """
     from deepbdc.episodes import sample_episodes
-    from deepbdc.feature_bank import build_bank
 
     ordered = _baseline_first(list(zip(names or _names(runs), runs, strict=True)), baseline)
     dataset = data if isinstance(data, Dataset) else _data_of(runs, data, split)
     drawn = [sample_episodes(dataset, way, shot, query, episodes, seed) for shot in shots]
     rows = []
     for name, run in ordered:
-        bank = build_bank(run.method.embedding, dataset, cache=cache, progress=progress, workers=run.recipe.workers)
-        methods = [run.method.for_shot(shot) for shot in shots]
-        pairs = zip(methods, drawn, strict=True)
-        results = tuple(evaluate(method, dataset, episodes=those, bank=bank) for method, those in pairs)
+        method, options = run.method.to(device), {"device": device, "cache": cache, "progress": progress}
+        source = method.source(dataset, **options, workers=run.recipe.workers)
+        results = tuple(evaluate(method, dataset, episodes=those, bank=source, progress=progress) for those in drawn)
         rows.append(Row(name, run.recipe.method, str(run.folder), results))
     return ComparisonTable(tuple(rows), tuple(shots))
 

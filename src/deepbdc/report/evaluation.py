@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from deepbdc.embedding import Embedding
     from deepbdc.feature_bank import Shard
-    from deepbdc.training.run import Run
+    from deepbdc.runs import Run
 
 
 @dataclass(frozen=True)
@@ -57,36 +57,32 @@ def run(
     Args:
         request: What is to be evaluated.
         trained: The run to evaluate; otherwise the model that the request describes, with random weights.
-        cache, device, shard, progress: As for `build_bank`.
+        device: Where to embed images and to score episodes.
+        cache, shard, progress: As for `build_bank`.
         root, skip_bad: As for `load_dataset`.
     """
     from deepbdc.data.loading import load_dataset
     from deepbdc.episodes import sample_episodes
-    from deepbdc.feature_bank import build_bank
 
-    method_for = _methods(request, trained)
+    method = _method(request, trained).to(device)
     dataset = load_dataset(request.data, request.split, root=root, skip_bad=skip_bad)
-    drawn = [  # first, as it is where most mistakes show
+    drawn = [  # first, because most mistakes show here
         sample_episodes(dataset, request.way, shot, request.query, request.episodes, request.seed)
         for shot in request.shots
     ]
-    methods = [method_for(shot) for shot in request.shots]
-    embedding = methods[0].embedding
     options: dict[str, Any] = {"cache": cache, "progress": progress, "device": device, "shard": shard}
-    bank = build_bank(embedding, dataset, **options, workers=0 if trained is None else trained.recipe.workers)
-    pairs = zip(methods, drawn, strict=True)
-    return [evaluate(method, dataset, episodes=episodes, bank=bank) for method, episodes in pairs]
+    source = method.source(dataset, **options, workers=0 if trained is None else trained.recipe.workers)
+    return [evaluate(method, dataset, episodes=episodes, bank=source, progress=progress) for episodes in drawn]
 
 
-def _methods(request: EvaluationRequest, trained: "Run | None") -> Callable[[int], Method]:
-    """The method for each number of shots, all with the same embedding."""
+def _method(request: EvaluationRequest, trained: "Run | None") -> Method:
+    """The method to evaluate: that of the run, or an embedding with the classifier that was asked for."""
     from deepbdc.classifiers import create_classifier
 
     if trained is not None and request.classifier is None:
-        return trained.method.for_shot
+        return trained.method
     embedding = build_embedding(request) if trained is None else trained.method.embedding
-    method = Method(embedding, create_classifier(request.classifier or "prototype"))
-    return lambda _: method
+    return Method(embedding, create_classifier(request.classifier or "prototype"))
 
 
 def build_embedding(request: EvaluationRequest) -> "Embedding":

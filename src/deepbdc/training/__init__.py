@@ -1,1 +1,1 @@
-"""Training: recipes, the three stages, runs that survive, and the devices they run on."""
+"""Training: the loop over stages, checkpoints, runs that survive an interruption, and the devices they run on."""

@@ -1,4 +1,4 @@
-"""Devices and processes, through Lightning Fabric: from one core to many machines without a change of code."""
+"""Devices and processes, through Lightning Fabric: the same code runs on one core and on many machines."""
 
 import os
 import warnings
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from deepbdc.errors import UserError
 from deepbdc.feature_bank import Shard
-from deepbdc.training.batches import Process
+from deepbdc.stages import Process
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -27,13 +27,19 @@ class DeviceOptions:
     accelerator: str = "auto"
     """auto, cpu, cuda (or gpu), mps."""
     devices: str | int = "auto"
-    """How many processes a machine, or which GPUs ("0,2"); auto takes all GPUs, or one process on the CPU."""
+    """Processes per machine, or which GPUs ("0,2"); auto takes all GPUs, or one process on the CPU."""
     num_nodes: int = 1
     strategy: str = "auto"
 
 
-def start(options: DeviceOptions, precision: str = "32-true") -> "Fabric":
-    """Start the processes; every one of them returns from this call."""
+def start(options: DeviceOptions, precision: str = "32-true", find_unused: bool = False) -> "Fabric":
+    """Start the processes; each of them returns from this call.
+
+    Args:
+        options: Which devices, and how many.
+        precision: As in a recipe.
+        find_unused: Some parameters have no gradient in some stages, so processes must find out which.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about other packages, at import
         from lightning_fabric import Fabric
@@ -56,7 +62,7 @@ def start(options: DeviceOptions, precision: str = "32-true") -> "Fabric":
         devices = int(devices)
     strategy: Any = "auto"
     if devices not in (1, "auto") or options.num_nodes > 1 or options.strategy != "auto":
-        unused = options.strategy.endswith("true")
+        unused = find_unused or options.strategy.endswith("true")
         strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=unused)
     if precision == "16-mixed" and accelerator == "cpu":
         raise UserError("precision 16-mixed needs a GPU: on the CPU choose bf16-mixed or 32-true")
@@ -65,26 +71,26 @@ def start(options: DeviceOptions, precision: str = "32-true") -> "Fabric":
         fabric = Fabric(**asked, strategy=strategy, precision=precision)
     except (RuntimeError, TypeError, ValueError) as error:
         words = ", ".join(f"{name}={value}" for name, value in asked.items())
-        raise UserError(f"these devices are not to be had here ({words}): {error}") from error
+        raise UserError(f"these devices are not available here ({words}): {error}") from error
     _quieten()
     fabric.launch()
     return fabric
 
 
 def _quieten() -> None:
-    """Hide what Fabric and torch have to say to each other about names that will change."""
+    """Hide warnings that concern Fabric's own calls of torch."""
     for text in (".*broadcast_buffers.*", ".*all_gather.*"):
         warnings.filterwarnings("ignore", message=text, category=FutureWarning)
         warnings.filterwarnings("ignore", message=text, category=UserWarning)
 
 
 def process_of(fabric: "Fabric") -> Process:
-    """Which process of how many this is."""
+    """The rank of this process, and the number of processes."""
     return Process(fabric.global_rank, fabric.world_size)
 
 
 def shard(fabric: "Fabric") -> Shard | None:
-    """This process's share of the images to embed; None if there is one process only."""
+    """This process's share of the images to embed; None if there is only one process."""
     if fabric.world_size == 1:
         return None
 
@@ -96,7 +102,7 @@ def shard(fabric: "Fabric") -> Shard | None:
 
 
 def average_buffers(fabric: "Fabric", network: nn.Module) -> None:
-    """Make the running statistics of batch norm the mean over all processes, so that these never drift apart."""
+    """Average the running statistics of batch norm over all processes, so that they stay the same everywhere."""
     if fabric.world_size == 1:
         return
     buffers = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
@@ -109,16 +115,40 @@ def average_buffers(fabric: "Fabric", network: nn.Module) -> None:
 
 
 def from_first(fabric: "Fabric", make: Callable[[], T]) -> T:
-    """What ``make`` gives in the first process, for all of them: only its machine need have the files."""
+    """What ``make`` returns in the first process, for all processes: only its machine needs to have the files.
+
+    An error in the first process is raised in all of them.
+    """
     if fabric.world_size == 1:
         return make()
     made: tuple[T | None, Exception | None] = (None, None)
     if fabric.is_global_zero:
         try:
             made = make(), None
-        except Exception as error:  # all processes are to hear of it, or they wait for ever
+        except Exception as error:
             made = None, error
     value, failure = fabric.broadcast(made)
     if failure is not None:
         raise failure
     return cast(T, value)
+
+
+def in_all(fabric: "Fabric", work: Callable[[], T]) -> T:
+    """Do ``work`` in every process. If it fails in one of them, all processes raise the error of the first that failed.
+
+    Without this, the other processes would wait for the failed one for ever.
+    """
+    if fabric.world_size == 1:
+        return work()
+    result: T | None = None
+    failure: Exception | None = None
+    try:
+        result = work()
+    except Exception as error:
+        failure = error
+    failed = fabric.all_reduce(torch.tensor(float(failure is not None), device=fabric.device), reduce_op="sum")
+    if float(failed) > 0:
+        failures: list[Exception | None] = [None] * fabric.world_size
+        torch.distributed.all_gather_object(failures, failure)
+        raise next(error for error in failures if error is not None)
+    return cast(T, result)

@@ -1,4 +1,4 @@
-"""What a training would take, for ``--dry-run``: parameters, data, time and memory, measured in a few real steps."""
+"""What a training will cost, for ``--dry-run``: parameters, data, time and memory, measured in a few real steps."""
 
 import os
 import sys
@@ -14,21 +14,19 @@ from numpy.typing import NDArray
 from torch import nn
 
 from deepbdc._memory import keep_freed_memory
-from deepbdc._modes import evaluating
 from deepbdc.data import benchmarks
 from deepbdc.data.benchmarks import SPLITS
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.data.loading import find_data, list_datasets, load_splits
 from deepbdc.episodes import sample_episodes
 from deepbdc.evaluation import evaluate
-from deepbdc.feature_bank import build_bank
+from deepbdc.feature_bank import FeatureBank, Source
 from deepbdc.methods import Method
-from deepbdc.training.batches import Batches, Images, Process
+from deepbdc.recipes import Evaluation, Recipe, Validation, build_method
+from deepbdc.stages import Batches, Objective, Process, StageSettings
 from deepbdc.training.devices import DeviceOptions, start
-from deepbdc.training.loop import validation_shot
-from deepbdc.training.optimiser import build_optimiser
-from deepbdc.training.recipe import Evaluation, Optimisation, Recipe, Validation
-from deepbdc.training.stages import PretrainTask, Stage, Task, build_batches, build_method, build_task, stages_of
+from deepbdc.training.loop import Trainer
+from deepbdc.training.run import build_batches, build_objective
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -50,16 +48,16 @@ class SplitSize:
 
 @dataclass(frozen=True)
 class StageEstimate:
-    """What a stage takes; numbers that depend on unknown data are None.
+    """What a stage costs; numbers that depend on unknown data are None.
 
     Attributes:
-        name: As in the log.
-        epochs: Of the recipe.
-        steps: An epoch.
-        images_per_step: In all processes together.
-        step_seconds: Measured.
-        validations: Epochs that are validated.
-        validation_seconds: Of one validation.
+        name: Name of the stage in the log.
+        epochs: Epochs of the recipe.
+        steps: Steps per epoch.
+        images_per_step: Images per step in all processes together.
+        step_seconds: Duration of a step, measured.
+        validations: Number of epochs that are validated.
+        validation_seconds: Duration of one validation.
     """
 
     name: str
@@ -85,25 +83,25 @@ class StageEstimate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a recipe takes on this machine.
+    """What a recipe costs on this machine.
 
     Attributes:
-        embedding_parameters: Numbers that are learnt, of the backbone and the pooling layer.
-        head_parameters: Of the linear head of pretrain and distill; 0 without these stages.
+        parameters: Learnable numbers of the method: backbone, pooling layer and classifier.
+        head_parameters: Largest number of learnable numbers that a stage has besides, such as those of its linear head.
         data: The name or path of the data set.
         data_source: ``"here"`` (counted), ``"facts"`` (the images are not here yet) or ``"unknown"``.
-        splits: The sizes of the splits that there are.
-        stages: In their order.
-        evaluation_seconds: Of the final evaluation on the test classes, None if unknown.
+        splits: The sizes of the splits that exist.
+        stages: The stages in their order.
+        evaluation_seconds: Duration of the final evaluation on the test classes, None if unknown.
         device: ``cpu`` or ``cuda``.
-        processes: That share each step.
-        memory: Peak in bytes of one process, measured; None where the system does not tell.
-        bank: Bytes of the features of the largest split that is evaluated.
+        processes: Number of processes that share each step.
+        memory: Measured peak memory of one process in bytes; None where the system does not tell.
+        bank: Bytes of the representations of the largest split that is evaluated.
         data_in_memory: Whether ``memory`` includes the images.
-        busy: Whether the machine was at work on something else, so that the times are longer than they would be.
+        busy: Whether other programs kept the machine busy, so that the measured times are too long.
     """
 
-    embedding_parameters: int
+    parameters: int
     head_parameters: int
     data: str
     data_source: str
@@ -126,14 +124,14 @@ class Estimate:
 
 
 def estimate(recipe: Recipe, options: DeviceOptions, *, data: str | Path | None = None) -> Estimate:
-    """Measure some steps of each stage on random images, and say what the whole training takes.
+    """Measure some steps of each stage on random images, and extrapolate to the whole training.
 
     Nothing is written, except that ``glyphs`` are drawn and kept if they were never used before.
 
     Args:
-        recipe: What would be trained.
-        options: Where. Only one process is started: it measures its own share of a step, so the time in which processes
-            exchange gradients, or wait for a core that they share, is not counted.
+        recipe: The training.
+        options: Its devices. Only one process is started, which measures its own share of a step: the time in which
+            processes exchange gradients, or wait for a core that they share, is not counted.
         data: As for `train`.
     """
     busy = _is_busy()
@@ -148,16 +146,14 @@ def estimate(recipe: Recipe, options: DeviceOptions, *, data: str | Path | None 
         in_memory = _in_memory(str(name), datasets)
         method = build_method(recipe)
         scoring = _Scoring(fabric, method)
-        stages = _measure_stages(recipe, fabric, sizes, in_memory, Process(0, processes), scoring)
+        stages, head = _measure_stages(recipe, fabric, sizes, in_memory, Process(0, processes), scoring)
         evaluation = None
         if "test" in sizes and recipe.evaluation is not None:
             evaluation = scoring.seconds(sizes["test"].images, recipe.evaluation, recipe.evaluation.shots)
     evaluated = [sizes[split].images for split in ("val", "test") if split in sizes]
-    classes = sizes["train"].classes if "train" in sizes else 0
-    has_head = any(stage.name != "meta" for stage in stages)
     return Estimate(
-        embedding_parameters=_count(method.embedding),
-        head_parameters=(method.embedding.out_features + 1) * classes if has_head else 0,
+        parameters=_count(method),
+        head_parameters=head if "train" in sizes else 0,
         data=str(name),
         data_source=source,
         splits=sizes,
@@ -166,23 +162,23 @@ def estimate(recipe: Recipe, options: DeviceOptions, *, data: str | Path | None 
         device=fabric.device.type,
         processes=processes,
         memory=_peak_memory(fabric),
-        bank=max(evaluated, default=0) * method.embedding.out_features * 4,
+        bank=max(evaluated, default=0) * scoring.numbers_per_image * 4,
         data_in_memory=bool(datasets) and in_memory,
         busy=busy,
     )
 
 
 def describe(estimate: Estimate) -> "RenderableType":
-    """The estimate as lines and a table, to be printed by rich."""
+    """The estimate as lines and a table, for rich to print."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE, pad_edge=False)
-    for heading in ("stage", "epochs", "steps an epoch", "images a step", "an epoch", "validation", "in all"):
-        # On a narrow terminal the headings of several words are folded, and no number is.
-        table.add_column(heading, justify="left" if heading == "stage" else "right", no_wrap=" a" not in heading)
+    for heading in ("stage", "epochs", "steps per epoch", "images per step", "epoch", "validation", "in all"):
+        # On a narrow terminal, long headings are folded and numbers are not.
+        table.add_column(heading, justify="left" if heading == "stage" else "right", no_wrap=" per " not in heading)
     for stage in estimate.stages:
         steps = "unknown" if stage.steps is None else f"{stage.steps:,}"
         validation = "" if stage.validation_seconds is None else _time(stage.validation_seconds)
@@ -194,7 +190,7 @@ def describe(estimate: Estimate) -> "RenderableType":
 
 
 def _facts_in_words(estimate: Estimate) -> list[str]:
-    head = f" + {estimate.head_parameters:,} of the linear head" if estimate.head_parameters else ""
+    head = f" + {estimate.head_parameters:,} of the head that only some stages have" if estimate.head_parameters else ""
     sizes = [f"{split} {size.classes:,} classes, {size.images:,} images" for split, size in estimate.splits.items()]
     source = {
         "here": "; ".join(sizes),
@@ -206,7 +202,7 @@ def _facts_in_words(estimate: Estimate) -> list[str]:
     files = "" if estimate.data_in_memory else ", without the images" if estimate.device == "cpu" else ""
     memory = "unknown" if estimate.memory is None else f"{_size(estimate.memory)} at most in these steps{files}"
     return [
-        f"Parameters: {estimate.embedding_parameters:,} of the embedding{head}",
+        f"Parameters: {estimate.parameters:,}{head}",
         f"Data: {estimate.data}: {source[estimate.data_source]}",
         f"Memory: {memory}, and up to {_size(estimate.bank)} for the features of an evaluation",
         f"Time: measured now in a few steps on {estimate.device}{processes}{busy}",
@@ -239,7 +235,7 @@ def _size(count: int) -> str:
 
 
 def _look_at_data(recipe: Recipe, data: str | Path | None) -> tuple[str, dict[str, SplitSize], list[Dataset]]:
-    """Where the sizes come from, the sizes, and the data sets (kept, as a run keeps them in memory, too)."""
+    """Where the sizes come from, the sizes, and the data sets (kept, because a run keeps them in memory as well)."""
     name, root = find_data(recipe.data, data)
     try:
         found = load_splits(name, root)
@@ -252,14 +248,14 @@ def _look_at_data(recipe: Recipe, data: str | Path | None) -> tuple[str, dict[st
 
 
 def _facts(name: str, split: str) -> SplitSize:
-    """What a benchmark has, as it is known before a single image is there."""
+    """The published size of a benchmark, which is known without its images."""
     parts = [(benchmarks.get(part), where) for part, where in benchmarks.sources(name, split)]
     classes = sum(len(benchmark.classes[where]) for benchmark, where in parts)
     return SplitSize(classes, sum(benchmark.images[where] for benchmark, where in parts))
 
 
 def _in_memory(name: str, datasets: list[Dataset]) -> bool:
-    """Whether the images are arrays in memory; otherwise worker processes read them ahead from files."""
+    """Whether the images are arrays in memory; otherwise worker processes read them from files."""
     if datasets:
         return isinstance(datasets[0], ArrayDataset)
     known = name in list_datasets()
@@ -267,7 +263,7 @@ def _in_memory(name: str, datasets: list[Dataset]) -> bool:
 
 
 def _is_busy() -> bool:
-    """Whether, in the last minute, other work took more than half of the cores."""
+    """Whether other programs used more than half of the cores in the last minute."""
     try:
         return os.getloadavg()[0] > 0.5 * (os.cpu_count() or 1)
     except (AttributeError, OSError):  # the system does not tell
@@ -286,7 +282,7 @@ def _count_processes(options: DeviceOptions) -> int:
 
 
 class _Imagined(ArrayDataset):
-    """A data set of random noise. One of many images repeats a single picture, which takes no room."""
+    """A data set of random noise with ``pictures`` different images; a single one is repeated without using memory."""
 
     def __init__(self, size: SplitSize, side: int, pictures: int = 1) -> None:
         labels = np.arange(size.images, dtype=np.int64) % size.classes
@@ -296,11 +292,11 @@ class _Imagined(ArrayDataset):
 
     @property
     def fingerprint(self) -> str:
-        """Of no meaning outside."""
+        """Tells two of these data sets apart; it is never stored."""
         return f"imagined {len(self)}"
 
     def content_ids(self) -> NDArray[np.int64]:
-        """As if all images were different."""
+        """Treats all images as different."""
         return np.arange(len(self), dtype=np.int64)
 
 
@@ -311,49 +307,44 @@ def _measure_stages(
     in_memory: bool,
     process: Process,
     scoring: "_Scoring",
-) -> list[StageEstimate]:
-    """All stages; generations of distillation are alike, so only the first is measured."""
-    preprocessing = scoring.method.embedding.preprocessing
+) -> tuple[list[StageEstimate], int]:
+    """Estimates of all stages, and the largest number of parameters that one has besides those of the method.
+
+    The trainings of one section, such as the generations of a distillation, are alike: only the first is measured.
+    """
     known = sizes.get("train")
-    imagined = _Imagined(known or SplitSize(64, 64 * 100), preprocessing.input_size)
-    images = Images(imagined, preprocessing, recipe.augmentation)
+    imagined = _Imagined(known or SplitSize(64, 64 * 100), scoring.method.embedding.preprocessing.input_size)
     measured: dict[str, float] = {}
     estimates: list[StageEstimate] = []
-    teacher: PretrainTask | None = None
-    for stage in stages_of(recipe):
-        kind = stage.name.partition("-")[0]
-        batches = build_batches(recipe, stage, images, process)
-        if kind not in measured:
-            task = build_task(recipe, stage, len(imagined.class_names), teacher)
-            measured[kind] = _measure_step(recipe, fabric, stage, task, batches, in_memory)
-            teacher = task if isinstance(task, PretrainTask) else None
+    before: Objective | None = None
+    head = 0
+    for stage in recipe.trainings:
+        batches = build_batches(recipe, stage, imagined, scoring.method, process)
+        if stage.section not in measured:
+            before = build_objective(recipe, stage, len(imagined.class_names), before)
+            head = max(head, _count(before) - _count(before.method))
+            measured[stage.section] = _measure_step(Trainer(fabric, recipe, stage, before), batches, in_memory)
         settings, val = stage.settings, sizes.get("val")
         seconds = None
         if val is not None:
-            seconds = scoring.seconds(val.images, recipe.validation, [validation_shot(recipe, stage)])
-        steps = batches.steps if known is not None or kind == "meta" else None
+            seconds = scoring.seconds(val.images, recipe.validation, [recipe.validation_shot(stage)])
+        steps = None if known is None and batches.steps_depend_on_data else batches.steps
         count = 0 if val is None else _count_validations(settings)
+        step = measured[stage.section]
         estimates.append(
-            StageEstimate(stage.name, settings.epochs, steps, batches.images_per_step, measured[kind], count, seconds)
+            StageEstimate(stage.name, settings.epochs, steps, batches.images_per_step, step, count, seconds)
         )
-    return estimates
+    return estimates, head
 
 
-def _count_validations(settings: Optimisation) -> int:
-    """Epochs that are validated; the last always is."""
+def _count_validations(settings: StageSettings) -> int:
+    """Number of epochs that are validated; the last one always is."""
     due = set(range(settings.validate_from, settings.epochs + 1, settings.validate_every))
     return len(due | {settings.epochs})
 
 
-def _measure_step(
-    recipe: Recipe, fabric: "Fabric", stage: Stage, task: Task, batches: Batches, in_memory: bool
-) -> float:
-    """Seconds of a step. Making a batch counts where the training process does it itself."""
-    if recipe.channels_last:
-        task.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    network: Any
-    network, optimiser = fabric.setup(task, build_optimiser(task, stage.settings))
-    network.train()
+def _measure_step(trainer: Trainer, batches: Batches, in_memory: bool) -> float:
+    """Duration of a step in seconds. Loading a batch counts if the training process does it itself."""
 
     def load() -> list[tuple[Any, ...]]:
         return [batches.load(0, 0, part) for part in range(batches.parts)]
@@ -361,25 +352,17 @@ def _measure_step(
     ahead = None if in_memory else load()
 
     def step() -> None:
-        optimiser.zero_grad()
-        parts = load() if ahead is None else ahead
-        for part in parts:
-            images, *labels = (fabric.to_device(value) for value in part)
-            if recipe.channels_last:
-                images = images.contiguous(memory_format=torch.channels_last)
-            loss, _ = network(images, *labels)
-            fabric.backward(loss / len(parts))
-        optimiser.step()
-        if fabric.device.type == "cuda":
-            torch.cuda.synchronize(fabric.device)
+        trainer.step(load() if ahead is None else ahead, 0, 0)
+        if trainer.fabric.device.type == "cuda":
+            torch.cuda.synchronize(trainer.fabric.device)
 
     return _seconds(step)
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """The shortest time of some repetitions: other work only makes them longer.
+    """The shortest duration of several repetitions: other programs only make them longer.
 
-    The first does not count, as much is made ready in it, unless it takes so long that this hardly matters.
+    The first repetition also initialises much, so it counts only if it takes so long that this hardly matters.
     """
     times: list[float] = []
     while len(times) <= _MOST_STEPS and sum(times) < _ENOUGH_SECONDS:
@@ -390,20 +373,22 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 class _Scoring:
-    """What validation and evaluation cost: so much an image to embed it, so much an episode to classify its queries."""
+    """The cost of validation and evaluation: seconds per image to embed it, and per episode to classify its queries."""
 
     def __init__(self, fabric: "Fabric", method: Method) -> None:
-        self.method = method
+        self.method = method.to(fabric.device)
         self._device = fabric.device
         self._side = method.embedding.preprocessing.input_size
         self._episode: dict[tuple[int, int, int], float] = {}
-        embedding = method.embedding.to(fabric.device)
-        images = torch.rand(_IMAGES, 3, self._side, self._side, device=fabric.device)
-        with evaluating(embedding), torch.inference_mode():
-            self._image = _seconds(lambda: embedding(images).sum().item()) / _IMAGES  # item: waits for a GPU
+        images = _Imagined(SplitSize(1, _IMAGES), self._side, pictures=_IMAGES)
+        self._image = _seconds(lambda: self._source(images)) / _IMAGES
+        self.numbers_per_image = self._source(images).rows(np.arange(1)).numel()
+
+    def _source(self, images: Dataset) -> Source:
+        return self.method.source(images, device=self._device)
 
     def seconds(self, images: int, chosen: Validation | Evaluation, shots: Sequence[int]) -> float:
-        """Embed all images once, then classify the episodes for each number of shots."""
+        """Duration of embedding all images once, and of classifying the episodes for each number of shots."""
         an_episode = sum(self._episode_seconds(chosen.way, shot, chosen.query) for shot in shots)
         return images * self._image + chosen.episodes * an_episode
 
@@ -412,10 +397,11 @@ class _Scoring:
         if key not in self._episode:
             count = way * (shot + query)
             dataset = _Imagined(SplitSize(way, count), self._side, pictures=count)
-            drawn = sample_episodes(dataset, *key, _EPISODES, 0)
-            bank = build_bank(self.method.embedding, dataset, device=self._device)
-            method = self.method.for_shot(shot)
-            self._episode[key] = _seconds(lambda: evaluate(method, dataset, episodes=drawn, bank=bank)) / _EPISODES
+            source = self._source(dataset)
+            # A method that adapts its network to each task takes so long that few episodes are enough.
+            drawn = sample_episodes(dataset, *key, _EPISODES if isinstance(source, FeatureBank) else 2, 0)
+            whole = _seconds(lambda: evaluate(self.method, dataset, episodes=drawn, bank=source))
+            self._episode[key] = whole / len(drawn)
         return self._episode[key]
 
 
@@ -424,7 +410,7 @@ def _count(network: nn.Module) -> int:
 
 
 def _peak_memory(fabric: "Fabric") -> int | None:
-    """The most that this process, or its GPU, held so far."""
+    """The largest memory that this process, or its GPU, held so far."""
     if fabric.device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(fabric.device))
     try:

@@ -9,22 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from deepbdc import weight_files
+from deepbdc._seeds import derive
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.episodes import Episodes
-from deepbdc.errors import UserError
+from deepbdc.errors import NotFinite, UserError
 from deepbdc.evaluation import EvaluationResult, evaluate
+from deepbdc.methods.base import Method, TrainingClasses
+from deepbdc.recipes import Recipe, Stage
+from deepbdc.stages import Batches, Loss, Objective
+from deepbdc.stages.batches import Batch
 from deepbdc.training import checkpoint
-from deepbdc.training.batches import Batch, Batches
-from deepbdc.training.checkpoint import Progress
-from deepbdc.training.devices import average_buffers, from_first, process_of, shard
+from deepbdc.training.checkpoint import Progress, Saved
+from deepbdc.training.devices import average_buffers, from_first, in_all, process_of, shard
 from deepbdc.training.log import EpochRecord, NullLog, StepRecord
 from deepbdc.training.optimiser import build_optimiser, rate_factor, set_rates
-from deepbdc.training.recipe import Meta, Recipe
-from deepbdc.training.seeds import derive
-from deepbdc.training.stages import Stage, Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -34,7 +36,7 @@ CHECKPOINT_EVERY = 60.0  # seconds
 
 
 class TrainingError(UserError):
-    """Training cannot go on; the message says why, and what to do."""
+    """Training cannot continue; the message says why, and what to do."""
 
 
 class Interrupted(Exception):
@@ -42,18 +44,19 @@ class Interrupted(Exception):
 
 
 @dataclass
-class Surroundings:
+class RunContext:
     """What all stages of a run share."""
 
     recipe: Recipe
     folder: Path
     fabric: "Fabric"
     log: NullLog
+    training_classes: TrainingClasses
     validation: Dataset | None
     episodes: dict[int, Episodes]
     """Validation episodes for each number of shots."""
     header: dict[str, Any]
-    """What every file of weights says of where they come from: recipe, data, class names."""
+    """What every file of weights says about its origin: recipe, data, class names."""
     stop_asked: Callable[[], bool]
     checkpoint_every: float = CHECKPOINT_EVERY
 
@@ -68,187 +71,278 @@ class Surroundings:
         return self.checkpoints / "last.safetensors"
 
     def best(self, stage: Stage, epoch: int) -> Path:
-        """Weights of an epoch that was the best so far."""
+        """The weights of an epoch that was the best so far."""
         return self.checkpoints / f"{stage.name}-best-{epoch:04d}.safetensors"
 
 
+@dataclass(frozen=True)
+class StepResult:
+    """What came out of one step, averaged over its parts and over all processes."""
+
+    loss: float
+    numbers: dict[str, float]
+    stop: bool
+    """Whether somebody asked one of the processes to stop."""
+
+
+class Trainer:
+    """An objective and its optimiser on the devices, ready for steps.
+
+    Args:
+        fabric: The devices and processes.
+        recipe: Precision, memory layout and seed.
+        stage: The stage that is trained.
+        objective: What is minimised; it is trained in place.
+    """
+
+    def __init__(self, fabric: "Fabric", recipe: Recipe, stage: Stage, objective: Objective) -> None:
+        self.fabric, self.recipe, self.stage = fabric, recipe, stage
+        if recipe.channels_last:
+            objective.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if recipe.sync_batchnorm and fabric.world_size > 1:
+            objective = torch.nn.SyncBatchNorm.convert_sync_batchnorm(objective)
+        self.objective = objective
+        optimiser = build_optimiser(objective, stage.settings, stage.section)
+        self.network: Any
+        self.optimiser: Any
+        self.network, self.optimiser = fabric.setup(objective, optimiser)
+        self.network.train()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Put all layers into training mode, but batch norm into evaluation mode if the recipe freezes it by now."""
+        self.network.train()
+        first = self.stage.settings.freeze_batchnorm_from
+        if first is not None and epoch + 1 >= first:
+            for module in self.objective.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+
+    def step(self, parts: list[Batch], epoch: int, step: int, stop: bool = False) -> StepResult:
+        """One step of the optimiser. A loss that is not finite leaves the weights as they are."""
+        fabric, process = self.fabric, process_of(self.fabric)
+        self.optimiser.zero_grad()
+        *early, (last_number, last_part) = enumerate(parts)
+
+        def compute() -> list[Loss]:
+            losses = []
+            for number, part in early:
+                # Processes exchange gradients after the last part only.
+                with fabric.no_backward_sync(self.network) if process.count > 1 else nullcontext():
+                    losses.append(self._loss(part, epoch, step, number))
+                    fabric.backward(losses[-1].value / len(parts))
+            return [*losses, self._loss(last_part, epoch, step, last_number)]
+
+        losses = in_all(fabric, compute)
+        fabric.backward(losses[-1].value / len(parts))
+        names = sorted(losses[0].numbers)
+        sums = torch.zeros(2 + len(names), device=fabric.device)
+        sums[0] = float(stop)
+        for loss in losses:
+            for place, value in enumerate([loss.value.detach(), *(loss.numbers[name] for name in names)], start=1):
+                sums[place] += value / len(parts)
+        if process.count > 1:
+            sums = fabric.all_reduce(sums, reduce_op="mean")
+        asked, value, *others = sums.tolist()
+        if math.isfinite(value):
+            self._clip()
+            self.optimiser.step()
+        average_buffers(fabric, self.objective)
+        return StepResult(value, dict(zip(names, others, strict=True)), asked > 0)
+
+    def _clip(self) -> None:
+        """Limit the gradient as the settings say."""
+        settings = self.stage.settings
+        if settings.clip_value is not None:
+            self.fabric.clip_gradients(self.network, self.optimiser, clip_val=settings.clip_value)
+        if settings.clip_norm is not None:
+            self.fabric.clip_gradients(self.network, self.optimiser, max_norm=settings.clip_norm)
+
+    def _loss(self, part: Batch, epoch: int, step: int, number: int) -> Loss:
+        """The loss of one part of a step."""
+        process, recipe = process_of(self.fabric), self.recipe
+        piece = number * process.count + process.rank
+        torch.manual_seed(derive(recipe.seed, self.stage.name, "model", epoch, step, piece))  # for dropout
+        layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
+        images, *labels = (self.fabric.to_device(value) for value in part)
+        loss: Loss = self.network(images.contiguous(memory_format=layout), *labels)
+        return loss
+
+
 def train_stage(
-    around: Surroundings, stage: Stage, task: Task, batches: Batches, saved: tuple[Progress, dict[str, Tensor]] | None
+    context: RunContext, stage: Stage, objective: Objective, batches: Batches, saved: Saved | None
 ) -> Progress:
-    """Train ``task`` in place, from ``saved`` on if that is given. It ends with the weights of the selected epoch."""
-    fabric, settings, recipe = around.fabric, stage.settings, around.recipe
-    progress = Progress(stage.name, seed=recipe.seed)
-    if recipe.channels_last:
-        task.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if recipe.sync_batchnorm and fabric.world_size > 1:
-        task = torch.nn.SyncBatchNorm.convert_sync_batchnorm(task)
-    optimiser: Any = build_optimiser(task, settings)
-    network, optimiser = fabric.setup(task, optimiser)
+    """Train ``objective`` in place, from the checkpoint ``saved`` on if there is one.
+
+    At the end the objective has the weights of the selected epoch.
+    """
+    fabric, settings, recipe = context.fabric, stage.settings, context.recipe
+    progress = Progress(stage.name, seed=recipe.seed, processes=fabric.world_size)
+    trainer = Trainer(fabric, recipe, stage, objective)
+    objective = trainer.objective
     if saved is not None:
-        progress, tensors = saved
-        checkpoint.restore(task, optimiser.optimizer, tensors, around.last)
-        _restore_precision(fabric, progress.precision)
-    network.train()
+        checkpoint.restore(objective, trainer.optimiser.optimizer, saved, context.last)
+        _restore_precision(fabric, saved.progress.precision)
+        progress = saved.progress
+        _note_other_processes(context, progress)
     saved_at = time.monotonic()
-    workers = 0 if _in_memory(batches) else recipe.workers
+    workers = 0 if isinstance(batches.images.dataset, ArrayDataset) else recipe.workers
     for epoch in range(progress.epoch, settings.epochs):
-        pace = _Pace(batches.images_per_step, progress.step)
-        for parts in batches.epoch(epoch, progress.step, workers):
-            step = progress.step
+        trainer.begin_epoch(epoch)
+        throughput = Throughput(batches.images_per_step, progress.step)
+        loaded = batches.epoch(epoch, progress.step, workers)
+        for step in range(progress.step, batches.steps):
+            place = batches.describe(epoch, step)
+            parts = in_all(fabric, lambda loaded=loaded: next(loaded))  # type: ignore[misc]
             factor = rate_factor(settings, epoch, step, batches.steps)
-            set_rates(optimiser, factor)
-            loss, accuracy, stop = _step(around, stage, network, optimiser, parts, epoch, step)
-            if not math.isfinite(loss):
-                raise TrainingError(_not_finite(around, stage, batches.describe(epoch, step), f"the loss is {loss}"))
-            average_buffers(fabric, task)
-            progress.step += 1
-            progress.losses += loss
-            progress.accuracies += accuracy
+            set_rates(trainer.optimiser, factor)
+            try:
+                result = trainer.step(parts, epoch, step, stop=context.stop_asked())
+            except NotFinite as error:
+                raise TrainingError(_not_finite(context, stage, place, str(error))) from error
+            if not math.isfinite(result.loss):
+                raise TrainingError(_not_finite(context, stage, place, f"the loss is {result.loss}"))
+            progress.add({"loss": result.loss, **result.numbers})
             written = progress.step % LOG_EVERY == 0 or progress.step == batches.steps
-            speed = pace.measure(progress.step, start_anew=written)
-            record = _step_record(stage, batches, progress, epoch, loss, accuracy, factor, speed)
-            (around.log.step if written else around.log.show)(record)
-            if progress.step < batches.steps and (stop or time.monotonic() - saved_at > around.checkpoint_every):
-                _save(around, stage, task, optimiser, progress, batches.describe(epoch, step))
-                saved_at = time.monotonic()
-            if stop and progress.step < batches.steps:
-                raise Interrupted
-        result = _validate(around, stage, task, epoch)
-        _finish_epoch(around, stage, task, progress, batches.steps, result)
-        _save(around, stage, task, optimiser, progress, f"the end of epoch {epoch + 1}")
-        _remove_old_best(around, stage, progress)
+            speed = throughput.measure(progress.step, start_anew=written)
+            record = _step_record(stage, batches, progress, epoch, result, factor, speed)
+            (context.log.step if written else context.log.show)(record)
+            if progress.step < batches.steps:
+                if result.stop or time.monotonic() - saved_at > context.checkpoint_every:
+                    _save(context, stage, trainer, progress, place)
+                    saved_at = time.monotonic()
+                if result.stop:
+                    raise Interrupted
+        validated = _validate(context, stage, objective.method, epoch)
+        _finish_epoch(context, stage, objective, progress, batches.steps, validated)
+        _save(context, stage, trainer, progress, f"the end of epoch {epoch + 1}")
+        _remove_old_best(context, stage, progress)
         saved_at = time.monotonic()
-        if any_process_stops(around):
+        if any_process_stops(context):
             raise Interrupted
     if settings.select == "best" and progress.best_epoch is not None:
-        path = around.best(stage, progress.best_epoch)
-        weight_files.load_into(task, from_first(fabric, lambda: weight_files.load(path)[0]), "", path)
+        path = context.best(stage, progress.best_epoch)
+        weight_files.load_into(objective, from_first(fabric, lambda: weight_files.load(path)[0]), "", path)
     return progress
 
 
-def _step(
-    around: Surroundings, stage: Stage, network: Any, optimiser: Any, parts: list[Batch], epoch: int, step: int
-) -> tuple[float, float, bool]:
-    """One step of the optimiser: mean loss and accuracy over all parts and processes, and whether to stop after it.
-
-    A loss that is not finite leaves the weights as they are.
-    """
-    fabric, process = around.fabric, process_of(around.fabric)
-    layout = torch.channels_last if around.recipe.channels_last else torch.contiguous_format
-    sums = torch.zeros(3, device=fabric.device)
-    optimiser.zero_grad()
-    for number, part in enumerate(parts):
-        piece = number * process.count + process.rank
-        torch.manual_seed(derive(around.recipe.seed, stage.name, "model", epoch, step, piece))  # for dropout
-        images, *labels = (fabric.to_device(value) for value in part)
-        images = images.contiguous(memory_format=layout)
-        waits = process.count > 1 and number < len(parts) - 1  # processes exchange gradients after the last part only
-        with fabric.no_backward_sync(network) if waits else nullcontext():
-            loss, accuracy = network(images, *labels)
-            fabric.backward(loss / len(parts))
-        sums[0] += loss.detach() / len(parts)
-        sums[1] += accuracy / len(parts)
-    sums[2] = float(around.stop_asked())
-    if process.count > 1:
-        sums = fabric.all_reduce(sums, reduce_op="mean")
-    loss_value, accuracy_value, stop = sums.tolist()
-    if math.isfinite(loss_value):
-        optimiser.step()
-    return loss_value, accuracy_value, stop > 0
-
-
-def any_process_stops(around: Surroundings) -> bool:
+def any_process_stops(context: RunContext) -> bool:
     """Whether somebody asked any of the processes to stop; all get the same answer."""
-    asked = torch.tensor(float(around.stop_asked()), device=around.fabric.device)
-    if around.fabric.world_size > 1:
-        asked = around.fabric.all_reduce(asked, reduce_op="mean")
+    asked = torch.tensor(float(context.stop_asked()), device=context.fabric.device)
+    if context.fabric.world_size > 1:
+        asked = context.fabric.all_reduce(asked, reduce_op="mean")
     return bool(asked > 0)
 
 
-def _validate(around: Surroundings, stage: Stage, task: Task, epoch: int) -> EvaluationResult | None:
+def source_options(context: RunContext) -> dict[str, Any]:
+    """How a method embeds a data set during the training."""
+    fabric = context.fabric
+    return {"device": fabric.device, "workers": context.recipe.workers, "shard": shard(fabric)}
+
+
+def _validate(context: RunContext, stage: Stage, method: Method, epoch: int) -> EvaluationResult | None:
     """Few-shot accuracy on the validation classes, in the epochs that the recipe says."""
     settings, done = stage.settings, epoch + 1
     due = done >= settings.validate_from and (done - settings.validate_from) % settings.validate_every == 0
-    if around.validation is None or not (due or done == settings.epochs):
+    if context.validation is None or not (due or done == settings.epochs):
         return None
-    shot = validation_shot(around.recipe, stage)
-    fabric = around.fabric
-    return evaluate(
-        task.method.for_shot(shot),
-        around.validation,
-        episodes=around.episodes[shot],
-        device=fabric.device,
-        workers=around.recipe.workers,
-        shard=shard(fabric),
-    )
+    validation, episodes = context.validation, context.episodes[context.recipe.validation_shot(stage)]
 
+    def measure() -> EvaluationResult:
+        method.remember(context.training_classes)
+        return evaluate(method, validation, episodes=episodes, **source_options(context))
 
-def validation_shot(recipe: Recipe, stage: Stage) -> int:
-    """Shots of the validation episodes of a stage: as it says, else those it is trained with, else the recipe's."""
-    settings = stage.settings
-    if settings.validation_shot is not None:
-        return settings.validation_shot
-    return settings.shot if isinstance(settings, Meta) else recipe.validation.shot
+    return in_all(context.fabric, measure)
 
 
 def _finish_epoch(
-    around: Surroundings, stage: Stage, task: Task, progress: Progress, steps: int, result: EvaluationResult | None
+    context: RunContext,
+    stage: Stage,
+    objective: Objective,
+    progress: Progress,
+    steps: int,
+    result: EvaluationResult | None,
 ) -> None:
-    """Note what came out of the epoch, keep its weights if it is the best, and begin the next."""
+    """Log the epoch, keep its weights if it is the best so far, and begin the next."""
     done = progress.epoch + 1
     if result is not None and (progress.best_accuracy is None or result.mean > progress.best_accuracy):
         progress.best_epoch, progress.best_accuracy = done, result.mean
-        if stage.settings.select == "best" and around.fabric.is_global_zero:
-            checkpoint.save_weights(around.best(stage, done), task, {**around.header, "stage": stage.name})
-    scales = task.method.embedding.pool.scales()
-    around.log.epoch(
+        if stage.settings.select == "best" and context.fabric.is_global_zero:
+            checkpoint.save_weights(context.best(stage, done), objective, {**context.header, "stage": stage.name})
+    means = {name: value / steps for name, value in progress.sums.items()}
+    context.log.epoch(
         EpochRecord(
             stage=stage.name,
             epoch=done,
             epochs=stage.settings.epochs,
-            loss=progress.losses / steps,
-            accuracy=progress.accuracies / steps,
+            loss=means.pop("loss"),
+            accuracy=means.pop("accuracy", None),
             val_accuracy=None if result is None else result.mean,
             val_ci95=None if result is None else result.ci95,
             best_epoch=progress.best_epoch,
-            t=scales[0].item() if scales else None,
+            numbers={**means, **scalar_parameters(objective.method)},
             global_step=done * steps,
         )
     )
-    progress.epoch, progress.step, progress.losses, progress.accuracies = done, 0, 0.0, 0.0
+    progress.finish_epoch()
 
 
-def _save(around: Surroundings, stage: Stage, task: Task, optimiser: Any, progress: Progress, where: str) -> None:
-    """Write the checkpoint to resume from. Only the first process does; all have the same weights."""
-    if not around.fabric.is_global_zero:
-        return
-    progress.seconds = around.log.seconds
-    progress.precision = _precision_state(around.fabric)
-    try:
-        checkpoint.save_progress(around.last, task, optimiser.optimizer, progress, around.header)
-    except FloatingPointError as error:
-        raise TrainingError(_not_finite(around, stage, where, str(error))) from error
+def scalar_parameters(network: nn.Module) -> dict[str, float]:
+    """The learnable parameters that are single numbers, such as the scale of BDC pooling, by their shortest name."""
+    found = {name: float(value) for name, value in network.named_parameters() if value.dim() == 0}
+    short = [name.rpartition(".")[2] for name in found]
+    return {
+        last if short.count(last) == 1 else name: value
+        for (name, value), last in zip(found.items(), short, strict=True)
+    }
 
 
-def _remove_old_best(around: Surroundings, stage: Stage, progress: Progress) -> None:
-    """Delete weights of epochs that are no longer the best; the checkpoint that needed them is gone."""
-    if around.fabric.is_global_zero:
-        keep = None if progress.best_epoch is None else around.best(stage, progress.best_epoch)
-        for path in around.checkpoints.glob(f"{stage.name}-best-*.safetensors"):
+def _save(context: RunContext, stage: Stage, trainer: Trainer, progress: Progress, place: str) -> None:
+    """Write the checkpoint to resume from. The first process writes it, as all have the same weights."""
+
+    def write() -> None:
+        if not context.fabric.is_global_zero:
+            return
+        progress.seconds = context.log.seconds
+        progress.precision = _precision_state(context.fabric)
+        progress.processes = context.fabric.world_size
+        try:
+            optimiser = trainer.optimiser.optimizer
+            checkpoint.save_progress(context.last, trainer.objective, optimiser, progress, context.header)
+        except FloatingPointError as error:
+            raise TrainingError(_not_finite(context, stage, place, str(error))) from error
+
+    in_all(context.fabric, write)
+
+
+def _remove_old_best(context: RunContext, stage: Stage, progress: Progress) -> None:
+    """Delete the weights of epochs that are no longer the best; the checkpoint no longer refers to them."""
+    if context.fabric.is_global_zero:
+        keep = None if progress.best_epoch is None else context.best(stage, progress.best_epoch)
+        for path in context.checkpoints.glob(f"{stage.name}-best-*.safetensors"):
             if path != keep:
                 path.unlink()
 
 
-def _not_finite(around: Surroundings, stage: Stage, where: str, what: str) -> str:
-    kept = f"The last good checkpoint is {around.last}" if around.last.is_file() else "No checkpoint was written yet"
+def _not_finite(context: RunContext, stage: Stage, place: str, what: str) -> str:
+    kept = f"The last good checkpoint is {context.last}" if context.last.is_file() else "No checkpoint was written yet"
     return (
-        f"{stage.name}, {where}: {what}. {kept}. Try a smaller learning rate ({stage.name.partition('-')[0]}.lr, now "
+        f"{stage.name}, {place}: {what}. {kept}. Try a smaller learning rate ({stage.section}.lr, now "
         f"{stage.settings.lr}), a warm-up, or full precision, in a new folder (--run)."
     )
 
 
-class _Pace:
-    """Images a second."""
+def _note_other_processes(context: RunContext, progress: Progress) -> None:
+    """Say that a run continues with another number of processes than it was begun with."""
+    now = context.fabric.world_size
+    if progress.processes != now:
+        context.log.message(
+            f"This run was trained by {progress.processes} processes and continues with {now}: the result will not be "
+            "bit for bit that of an uninterrupted run, because batch norm and augmentation see other parts of a batch."
+        )
+
+
+class Throughput:
+    """Images per second."""
 
     def __init__(self, images_per_step: int, step: int) -> None:
         self._images = images_per_step
@@ -256,7 +350,7 @@ class _Pace:
         self._since = time.perf_counter()
 
     def measure(self, step: int, start_anew: bool) -> float:
-        """Images a second, now that ``step`` steps of the epoch are done, since the last start."""
+        """Images per second since the last start, when ``step`` steps of the epoch are done."""
         now = time.perf_counter()
         speed = (step - self._step) * self._images / max(now - self._since, 1e-9)
         if start_anew:
@@ -269,8 +363,7 @@ def _step_record(
     batches: Batches,
     progress: Progress,
     epoch: int,
-    loss: float,
-    accuracy: float,
+    result: StepResult,
     factor: float,
     speed: float,
 ) -> StepRecord:
@@ -279,17 +372,13 @@ def _step_record(
         epoch=epoch + 1,
         step=progress.step,
         steps=batches.steps,
-        loss=loss,
-        accuracy=accuracy,
+        loss=result.loss,
+        accuracy=result.numbers.get("accuracy"),
         lr=stage.settings.lr * factor,
         images_per_second=speed,
         global_step=epoch * batches.steps + progress.step,
         epochs=stage.settings.epochs,
     )
-
-
-def _in_memory(batches: Any) -> bool:
-    return isinstance(batches.images.dataset, ArrayDataset)
 
 
 def _precision_state(fabric: "Fabric") -> dict[str, Any]:

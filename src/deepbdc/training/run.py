@@ -1,4 +1,4 @@
-"""A run: from a recipe to a trained, evaluated model in a folder of its own, and back from the folder to the model."""
+"""From a recipe to a trained, evaluated model in a folder of its own."""
 
 import errno
 import json
@@ -13,64 +13,53 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from deepbdc import weight_files
 from deepbdc._files import write_text
 from deepbdc._memory import keep_freed_memory
+from deepbdc._seeds import derive
 from deepbdc.data.dataset import Dataset
 from deepbdc.episodes import Episodes, sample_episodes
 from deepbdc.errors import UserError
 from deepbdc.evaluation import EvaluationResult, evaluate
-from deepbdc.feature_bank import build_bank
 from deepbdc.methods import Method
+from deepbdc.methods.base import TrainingClasses
+from deepbdc.recipes import Recipe, Stage, build_method, load_recipe
+from deepbdc.recipes.recipe import objectives_of
+from deepbdc.runs import CURVE, MODEL, RECIPE, RESULT, is_finished
+from deepbdc.stages import AugmentedImages, Batches, Objective, Process
 from deepbdc.training import checkpoint
-from deepbdc.training.batches import Batches, Images
-from deepbdc.training.devices import DeviceOptions, from_first, process_of, shard, start
-from deepbdc.training.log import FILE_NAME, NullLog, RunLog, draw_curve, truncate_log
+from deepbdc.training.checkpoint import Saved
+from deepbdc.training.curve import draw_curve
+from deepbdc.training.devices import DeviceOptions, from_first, in_all, process_of, start
+from deepbdc.training.log import FILE_NAME, NullLog, RunLog, truncate_log
 from deepbdc.training.loop import (
     CHECKPOINT_EVERY,
     Interrupted,
-    Surroundings,
+    RunContext,
     TrainingError,
     any_process_stops,
+    source_options,
     train_stage,
-    validation_shot,
 )
-from deepbdc.training.recipe import Recipe, recipe_from_dict
-from deepbdc.training.stages import PretrainTask, Stage, Task, build_batches, build_method, build_task, stages_of
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Interrupted", "Run", "TrainingError", "TrainingResult", "is_finished", "load_run", "train"]
-
-MODEL, RESULT, RECIPE, CURVE = "model.safetensors", "result.json", "recipe.yaml", "curve.png"
+__all__ = ["Interrupted", "TrainingError", "TrainingResult", "train"]
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What came out of a run: one result for each number of shots.
+    """The results of a run, one for each number of shots.
 
-    There is none if the data has no test classes, or the recipe leaves them alone.
+    There is none if the data has no test classes, or if the recipe leaves them alone.
     """
 
     folder: Path
     results: tuple[EvaluationResult, ...]
     seconds: float
-
-
-@dataclass(frozen=True)
-class Run:
-    """A trained model and where it comes from."""
-
-    folder: Path
-    name: str
-    recipe: Recipe
-    method: Method
-    class_names: tuple[str, ...]
-    """Of the classes that it was trained on."""
-    data: str | None
-    """Where the data was, if that was said."""
 
 
 @dataclass(frozen=True)
@@ -96,122 +85,122 @@ def train(
 
     Args:
         recipe: What to do.
-        folder: Of the run. It must be new or empty, unless ``resume``.
-        data: The folder in which prepared benchmarks lie, or a data set to use in place of the recipe's.
-        resume: Go on with an interrupted run, from its last checkpoint; start, if there is nothing yet. On the CPU the
+        folder: The folder of the run. It must be new or empty, unless ``resume``.
+        data: The folder that holds prepared benchmarks, or a data set to use in place of the recipe's.
+        resume: Continue an interrupted run from its last checkpoint; start it, if there is none yet. On the CPU the
             result is bit for bit that of a run which was never interrupted.
         devices: Where to compute.
         quiet: Print nothing.
-        checkpoint_every: Seconds from one checkpoint to the next within an epoch. There is one after each epoch, too.
+        checkpoint_every: Seconds between checkpoints within an epoch. There is also one after each epoch.
     """
     folder = Path(folder)
-    stages = stages_of(recipe)
+    stages = recipe.trainings
+    if not stages:
+        known = " and ".join(objectives_of(recipe.method, "the recipe"))
+        raise UserError(f"the recipe has no stage: give it one of {known}")
     template = build_method(recipe)  # finds mistakes in the recipe before anything is started
     _check_folder(folder, recipe, resume)
-    fabric = start(devices or DeviceOptions(), recipe.precision)
+    # The parameters of a classifier have no gradient in stages without episodes.
+    others = any(not name.startswith("embedding.") for name, _ in template.named_parameters())
+    fabric = start(devices or DeviceOptions(), recipe.precision, find_unused=others)
     keep_freed_memory()
     if from_first(fabric, lambda: is_finished(folder)):
         return from_first(fabric, lambda: _read_result(folder))
     # Everything that can show a mistake comes before the first step, not after hours.
-    splits = _load_data(recipe, data, stages)
+    splits = in_all(fabric, lambda: _load_data(recipe, data, stages))
     test_episodes = _test_episodes(recipe, splits.test)
     validation_episodes = _validation_episodes(recipe, stages, splits.val)
-    images = Images(splits.train, template.embedding.preprocessing, recipe.augmentation)
-    batches = {stage.name: build_batches(recipe, stage, images, process_of(fabric)) for stage in stages}
+    batches = {stage.name: build_batches(recipe, stage, splits.train, template, process_of(fabric)) for stage in stages}
     header = _header(recipe, splits.train, data)
-    with _in_words(folder), _stop_signals() as stop, torch.random.fork_rng(devices=[]):
+    with _in_words(folder), _only_user(fabric, folder), _stop_signals() as stop, torch.random.fork_rng(devices=[]):
         saved = from_first(fabric, lambda: _read_progress(folder, header))
-        log = _open_log(fabric, folder, stages, recipe, saved, quiet)
-        with log:
-            around = Surroundings(
+        with _open_log(fabric, folder, stages, recipe, saved, quiet) as log:
+            context = RunContext(
                 recipe=recipe,
                 folder=folder,
                 fabric=fabric,
                 log=log,
+                training_classes=TrainingClasses(splits.train),
                 validation=splits.val,
                 episodes=validation_episodes,
                 header=header,
                 stop_asked=stop.is_set,
                 checkpoint_every=checkpoint_every,
             )
-            task: Task | None = None
+            context.training_classes = TrainingClasses(splits.train, **source_options(context))
+            objective: Objective | None = None
             for stage in stages:
-                task = _run_stage(around, stage, batches[stage.name], task, saved)
-                if any_process_stops(around):
+                objective = _run_stage(context, stage, batches[stage.name], objective, saved)
+                if any_process_stops(context):
                     raise Interrupted
-            assert task is not None
-            if fabric.is_global_zero:
-                checkpoint.save_weights(folder / MODEL, task, {**header, "stage": stages[-1].name})
-                draw_curve(folder / FILE_NAME, folder / CURVE)
-            if splits.test is not None:
-                log.message(f"Evaluating on {len(splits.test):,} images of {len(splits.test.class_names)} new classes")
-            results = _evaluate(around, task.method, splits.test, test_episodes)
-            result = TrainingResult(folder, tuple(results), log.seconds)
-            if fabric.is_global_zero:
-                _write_result(folder, recipe, result)
-            fabric.barrier()
-            return result
+            assert objective is not None
+            return _finish(context, stages[-1], objective, splits.test, test_episodes)
 
 
-def is_finished(folder: str | Path) -> bool:
-    """Whether a run is complete."""
-    return (Path(folder) / RESULT).is_file() and (Path(folder) / MODEL).is_file()
-
-
-def load_run(path: str | Path) -> Run:
-    """The trained model of a run, in evaluation mode, from its folder or from one of its files of weights."""
-    path = Path(path)
-    file = path / MODEL if path.is_dir() else path
-    if not file.is_file():
-        unfinished = path.is_dir() and (path / "checkpoints").is_dir()
-        hint = "; the run is not finished: train it with --resume" if unfinished else ""
-        raise FileNotFoundError(f"{path} holds no trained model ({MODEL}){hint}")
-    tensors, header = weight_files.load(file)
-    if header.get("kind") != "weights" or "recipe" not in header:
-        raise UserError(f"{file} is a checkpoint to resume from, not a trained model: take {MODEL} of the same run")
-    recipe = recipe_from_dict(header["recipe"], str(file))
+def build_objective(recipe: Recipe, stage: Stage, classes: int, before: Objective | None = None) -> Objective:
+    """The objective of a stage, with the initial weights that the seed determines."""
     with torch.random.fork_rng(devices=[]):
-        method = build_method(recipe)
-    weight_files.load_into(method, tensors, "method.", file, ignore=("head.",))
-    method.embedding.preprocessing = weight_files.read_preprocessing(header)
-    folder = path if path.is_dir() else path.parent
-    name = folder.name if path.is_dir() else path.stem
-    return Run(folder, name, recipe, method.eval(), tuple(header["class_names"]), header["data"])
+        torch.manual_seed(derive(recipe.seed, stage.name, "weights"))
+        kind = objectives_of(recipe.method, "the recipe")[stage.section]
+        options: dict[str, Any] = {"classes": classes, "dropout": recipe.dropout, "before": before}
+        return kind(build_method(recipe), stage.settings, **options)
+
+
+def build_batches(recipe: Recipe, stage: Stage, dataset: Dataset, method: Method, process: Process) -> Batches:
+    """The batches of a stage, prepared for the network of a method."""
+    augmentation = stage.settings.augmentation or recipe.augmentation
+    images = AugmentedImages(dataset, method.embedding.preprocessing, augmentation)
+    kind = objectives_of(recipe.method, "the recipe")[stage.section].Batches
+    return kind(images, stage.settings, stage.name, recipe.seed, process)
 
 
 def _run_stage(
-    around: Surroundings,
-    stage: Stage,
-    batches: Batches,
-    before: Task | None,
-    saved: tuple[checkpoint.Progress, dict[str, torch.Tensor]] | None,
-) -> Task:
-    """Train one stage, or take its result if it is there. ``before`` is the stage before."""
-    assert before is None or isinstance(before, PretrainTask)
-    task = build_task(around.recipe, stage, len(around.header["class_names"]), before)
-    path = around.checkpoints / f"{stage.name}.safetensors"
-    if from_first(around.fabric, path.is_file):
-        weight_files.load_into(task, from_first(around.fabric, lambda: weight_files.load(path)[0]), "", path)
-        return task
-    if stage.start is not None and before is not None:
-        task.method.embedding.load_state_dict(before.method.embedding.state_dict())
-    own = saved if saved is not None and saved[0].stage == stage.name else None
-    progress = train_stage(around, stage, task, batches, own)
+    context: RunContext, stage: Stage, batches: Batches, before: Objective | None, saved: Saved | None
+) -> Objective:
+    """Train one stage, or load its result if it is complete. ``before`` is the stage before."""
+    objective = build_objective(context.recipe, stage, len(context.header["class_names"]), before)
+    path = context.checkpoints / f"{stage.name}.safetensors"
+    if from_first(context.fabric, path.is_file):
+        weight_files.load_into(objective, from_first(context.fabric, lambda: weight_files.load(path)[0]), "", path)
+        return objective
+    if before is not None and not objective.starts_anew:
+        objective.continue_from(before)
+    own = saved if saved is not None and saved.progress.stage == stage.name else None
+    progress = train_stage(context, stage, objective, batches, own)
     best = stage.settings.select == "best" and progress.best_epoch is not None
     selected = progress.best_epoch if best else stage.settings.epochs
     assert selected is not None
-    if around.fabric.is_global_zero:
-        around.log.stage(stage.name, selected)
-        checkpoint.save_weights(path, task, {**around.header, "stage": stage.name, "epoch": selected})
-        draw_curve(around.folder / FILE_NAME, around.folder / CURVE)
-        for old in around.checkpoints.glob(f"{stage.name}-best-*.safetensors"):
+    in_all(context.fabric, lambda: objective.method.remember(context.training_classes))
+    if context.fabric.is_global_zero:
+        context.log.stage(stage.name, selected)
+        checkpoint.save_weights(path, objective, {**context.header, "stage": stage.name, "epoch": selected})
+        draw_curve(context.folder / FILE_NAME, context.folder / CURVE)
+        for old in context.checkpoints.glob(f"{stage.name}-best-*.safetensors"):
             old.unlink()
-    around.fabric.barrier()
-    return task
+    context.fabric.barrier()
+    return objective
+
+
+def _finish(
+    context: RunContext, stage: Stage, objective: Objective, test: Dataset | None, drawn: list[Episodes]
+) -> TrainingResult:
+    """Write the model of the last stage, and evaluate it on the test classes."""
+    fabric, folder, log = context.fabric, context.folder, context.log
+    if fabric.is_global_zero:
+        checkpoint.save_weights(folder / MODEL, objective, {**context.header, "stage": stage.name})
+        draw_curve(folder / FILE_NAME, folder / CURVE)
+    if test is not None:
+        log.message(f"Evaluating on {len(test):,} images of {len(test.class_names)} new classes")
+    results = in_all(fabric, lambda: _evaluate(context, objective.method, test, drawn))
+    result = TrainingResult(folder, tuple(results), log.seconds)
+    if fabric.is_global_zero:
+        _write_result(folder, context.recipe, result)
+    fabric.barrier()
+    return result
 
 
 def _header(recipe: Recipe, dataset: Dataset, data: str | Path | None) -> dict[str, Any]:
-    """What every file of weights says of where they come from."""
+    """What every file of weights says about its origin."""
     place = None if data is None else str(Path(data).resolve() if Path(data).exists() else data)
     return {
         "recipe": recipe.as_dict(),
@@ -221,38 +210,58 @@ def _header(recipe: Recipe, dataset: Dataset, data: str | Path | None) -> dict[s
     }
 
 
-def _read_progress(folder: Path, header: dict[str, Any]) -> tuple[checkpoint.Progress, dict[str, torch.Tensor]] | None:
-    """The last checkpoint, if there is one; an error, if it is of other data. What a kill left behind is removed."""
+def _read_progress(folder: Path, header: dict[str, Any]) -> Saved | None:
+    """The last checkpoint, if there is one. One that was made with other data is an error.
+
+    Incomplete files that a killed process left behind are removed.
+    """
     files = folder / "checkpoints"
     for left in files.glob(".*.part"):
         left.unlink()
-    found = checkpoint.read_progress(files / "last.safetensors")
-    if found is None:
-        return None
-    progress, tensors, old = found
-    if old["data_fingerprint"] != header["data_fingerprint"]:
+    saved = checkpoint.read_progress(files / "last.safetensors")
+    if saved is not None and saved.header["data_fingerprint"] != header["data_fingerprint"]:
+        old = saved.header
         raise UserError(
             f"the run in {folder} was begun with other images (its data was {old['data'] or old['recipe']['data']}): "
             "give the same --data, or choose another folder (--run)"
         )
-    return progress, tensors
+    return saved
+
+
+@contextmanager
+def _only_user(fabric: "Fabric", folder: Path) -> Iterator[None]:
+    """Lock the folder, so that a second training of the same run does not delete the files of the first."""
+    lock = FileLock(folder / ".lock")
+
+    def acquire() -> None:
+        if fabric.is_global_zero:
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                raise UserError(
+                    f"another process is training the run in {folder}: wait for it, or choose another folder (--run)"
+                ) from None
+
+    in_all(fabric, acquire)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
-    """Refuse to mix two runs."""
+    """Raise if the folder holds another run, or something else."""
     written = folder / RECIPE
     if not written.is_file():
-        if folder.is_dir() and any(folder.iterdir()) and not resume:
+        content = [entry for entry in folder.iterdir() if entry.name != ".lock"] if folder.is_dir() else []
+        if content and not resume:
             raise FileExistsError(f"{folder} is not empty, and holds no run: choose another folder with --run")
         return
     if not resume:
-        raise FileExistsError(
-            f"{folder} holds a run already: go on with it (--resume), or choose another folder (--run)"
-        )
-    from deepbdc.training.recipe import load_recipe
-
+        raise FileExistsError(f"{folder} holds a run already: continue it (--resume), or choose another folder (--run)")
     old, new = load_recipe(written).as_dict(), recipe.as_dict()
-    free = ("workers",)  # changes nothing of the result
+    free = ("workers",)  # does not change the result
     changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and key not in free)
     if changed:
         raise UserError(
@@ -262,21 +271,16 @@ def _check_folder(folder: Path, recipe: Recipe, resume: bool) -> None:
 
 
 def _open_log(
-    fabric: "Fabric",
-    folder: Path,
-    stages: list[Stage],
-    recipe: Recipe,
-    saved: tuple[checkpoint.Progress, Any] | None,
-    quiet: bool,
+    fabric: "Fabric", folder: Path, stages: list[Stage], recipe: Recipe, saved: Saved | None, quiet: bool
 ) -> NullLog:
-    """The log of a run; that of a resumed one is cut back to where it goes on."""
-    seconds = None if saved is None else saved[0].seconds
+    """The log of a run; the log of a resumed run is cut back to its checkpoint."""
+    seconds = None if saved is None else saved.progress.seconds
     if not fabric.is_global_zero:
         return NullLog(resume_from=seconds)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / RECIPE, recipe.as_yaml())
     if saved is not None:
-        names, progress = [stage.name for stage in stages], saved[0]
+        names, progress = [stage.name for stage in stages], saved.progress
         done = (folder / "checkpoints" / f"{progress.stage}.safetensors").is_file()
         following = names.index(progress.stage) + 1 if progress.stage in names else len(names)
         if not done:
@@ -303,7 +307,7 @@ def _validation_episodes(recipe: Recipe, stages: list[Stage], dataset: Dataset |
     if dataset is None:
         return {}
     chosen = recipe.validation
-    shots = {validation_shot(recipe, stage) for stage in stages}
+    shots = {recipe.validation_shot(stage) for stage in stages}
     return {
         shot: sample_episodes(dataset, chosen.way, shot, chosen.query, chosen.episodes, recipe.seed) for shot in shots
     }
@@ -319,16 +323,13 @@ def _test_episodes(recipe: Recipe, dataset: Dataset | None) -> list[Episodes]:
 
 
 def _evaluate(
-    around: Surroundings, method: Method, dataset: Dataset | None, drawn: list[Any]
+    context: RunContext, method: Method, dataset: Dataset | None, drawn: list[Episodes]
 ) -> list[EvaluationResult]:
-    """Evaluate on the test classes, every image embedded once."""
+    """Evaluate on the test classes. Every image is embedded once."""
     if dataset is None:
         return []
-    fabric, workers = around.fabric, around.recipe.workers
-    bank = build_bank(method.embedding, dataset, device=fabric.device, workers=workers, shard=shard(fabric))
-    return [
-        evaluate(method.for_shot(episodes.settings.shot), dataset, episodes=episodes, bank=bank) for episodes in drawn
-    ]
+    source = method.source(dataset, **source_options(context))
+    return [evaluate(method, dataset, episodes=episodes, bank=source) for episodes in drawn]
 
 
 def _write_result(folder: Path, recipe: Recipe, result: TrainingResult) -> None:
@@ -349,34 +350,34 @@ def _read_result(folder: Path) -> TrainingResult:
 
 @contextmanager
 def _in_words(folder: Path) -> Iterator[None]:
-    """Say what happened when the machine, or a person, stops a run."""
-    again = "Go on by the same command with --resume"
+    """Explain an interruption, or a full disk, in words."""
+    again = "Continue with the same command and --resume"
     try:
         yield
     except (Interrupted, KeyboardInterrupt):
-        raise Interrupted(f"interrupted; what was done is kept in {folder}. {again}.") from None
+        raise Interrupted(f"interrupted. Everything up to the last checkpoint is kept in {folder}. {again}.") from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise TrainingError(
-            f"there is no space left to write {folder} ({error.strerror}). The last checkpoint is whole. "
-            f"Make room. {again}."
+            f"there is no space left to write {folder} ({error.strerror}). The last checkpoint is complete. "
+            f"Free some space. {again}."
         ) from error
 
 
 @contextmanager
 def _stop_signals() -> Iterator[threading.Event]:
-    """Ctrl-C, or a cluster's SIGTERM, asks to stop after the step; a second one stops at once."""
+    """Ctrl-C, or the SIGTERM of a cluster, stops after the current step; a second one stops at once."""
     asked = threading.Event()
 
     def ask(number: int, frame: FrameType | None) -> None:
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
-        print("\nStopping after this step; once more to stop at once.", file=sys.stderr, flush=True)
+        print("\nStopping after this step. Press Ctrl-C again to stop at once.", file=sys.stderr, flush=True)
 
     if threading.current_thread() is not threading.main_thread():
-        yield asked  # signals can be handled in the main thread only
+        yield asked  # Python handles signals in the main thread only
         return
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,0 +1,278 @@
+"""The recipe of an experiment: its values, how it is found and merged with overrides, and the method it describes."""
+
+import dataclasses
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+
+from deepbdc._registry import nearest
+from deepbdc.errors import UserError
+from deepbdc.recipes.values import as_number, build, plain, read_yaml, write_yaml
+from deepbdc.stages.settings import Augmentation, StageSettings, check_counts
+
+if TYPE_CHECKING:
+    from deepbdc.methods import Method
+    from deepbdc.stages import Objective
+
+RECIPES = Path(__file__).parent
+
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Episodes from the validation classes, the same ones in every epoch."""
+
+    shot: int = 1
+    way: int = 5
+    query: int = 15
+    episodes: int = 600
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The final evaluation on the test classes."""
+
+    shots: tuple[int, ...] = (1, 5)
+    way: int = 5
+    query: int = 15
+    episodes: int = 2000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An experiment.
+
+    In a file, the sections besides those of the fields below are the stages of the training, such as ``pretrain`` and
+    ``meta``. Which stages there are, their order and their settings depend on the method: see `Method.objectives`. A
+    stage that is null is left out.
+    """
+
+    method: str
+    data: str
+    backbone: Mapping[str, Any] = field(default_factory=lambda: {"name": "resnet12"})
+    """``name`` and the options of `create_backbone`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the method, as for `create_method`."""
+    size: int | None = None
+    """Side of the images in pixels, where it is not the backbone's own."""
+    dropout: float = 0.0
+    """Probability of dropout on the representation, before the head of a stage that has one."""
+    augmentation: Augmentation = "paper"
+    seed: int = 1
+    workers: int = 4
+    """Processes that read and augment image files. Arrays in memory need none."""
+    precision: Precision = "32-true"
+    channels_last: bool = False
+    sync_batchnorm: bool = False
+    """Compute batch norm over all processes (GPU only); otherwise each process uses the statistics of its own part."""
+    validation: Validation = field(default_factory=Validation)
+    evaluation: Evaluation | None = field(default_factory=Evaluation)
+    """null leaves the test classes alone while settings are being chosen."""
+    stages: Mapping[str, StageSettings] = field(default_factory=dict)
+    """The settings of each stage, in the order of the training."""
+
+    @property
+    def evaluation_settings(self) -> Evaluation:
+        """How to evaluate when asked to: as the recipe says, or as usual."""
+        return self.evaluation or Evaluation()
+
+    @property
+    def trainings(self) -> list["Stage"]:
+        """The trainings in order. A section such as ``distill`` may stand for several, one for each generation."""
+        return [
+            Stage(instance, section, settings)
+            for section, settings in self.stages.items()
+            for instance in settings.instances(section)
+        ]
+
+    def validation_shot(self, stage: "Stage") -> int:
+        """Shots of the validation episodes of a stage: its own, else those it trains with, else the recipe's."""
+        settings = stage.settings
+        return settings.validation_shot or settings.usual_validation_shot or self.validation.shot
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, all of them, defaults included, in the layout of a recipe file."""
+        values: dict[str, Any] = plain(self)
+        stages = values.pop("stages")
+        last = {key: values.pop(key) for key in ("validation", "evaluation")}
+        return {**values, **stages, **last}
+
+    def as_yaml(self) -> str:
+        """The recipe with all its values, as a file that can be given in place of its name."""
+        return write_yaml(self.as_dict())
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One training from beginning to end: ``pretrain``, ``distill-1``, ``distill-2``, ..., ``meta``."""
+
+    name: str
+    section: str
+    """The section of the recipe that holds its settings, such as ``distill``."""
+    settings: StageSettings
+
+
+def list_recipes() -> list[str]:
+    """Names of the recipes that come with the package, like ``cifar_fs/stl_deepbdc``."""
+    return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in RECIPES.rglob("*.yaml"))
+
+
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe by its name or file, with ``key=value`` overrides such as ``pretrain.epochs=10``.
+
+    A recipe may inherit from one other (``inherits: NAME``, or a path relative to the file), which may not inherit.
+    Unknown keys are errors that name the nearest right one.
+    """
+    path = _find(name_or_path)
+    content = _read(path)
+    parent = content.pop("inherits", None)
+    if parent is not None:
+        if not isinstance(parent, str):
+            raise UserError(f"{path}: inherits must name one recipe, got {parent!r}")
+        base = _read(_find(parent, path.parent))
+        if "inherits" in base:
+            raise UserError(f"{path} inherits from {parent}, which inherits itself: one parent is the limit")
+        content = _merge(base, content)
+    # All overrides are one change: their order does not matter when one of them is the name of another method.
+    change: dict[str, Any] = {}
+    for override in overrides:
+        change = _merge(change, parse_override(override))
+    return recipe_from_dict(_merge(content, change), str(name_or_path))
+
+
+def recipe_from_dict(content: Mapping[str, Any], title: str = "the recipe") -> Recipe:
+    """A checked recipe from plain values, in the layout of a recipe file."""
+    content = _modernised(content)
+    fields = [entry.name for entry in dataclasses.fields(Recipe) if entry.name != "stages"]
+    values = {key: value for key, value in content.items() if key in fields}
+    recipe: Recipe = build(Recipe, values, title)
+    objectives = objectives_of(recipe.method, title)
+    for key, value in content.items():
+        if key not in fields and key not in objectives and not (value is None and key in _stages_of_all_methods()):
+            known = nearest(str(key), [*fields, *objectives])
+            trained = (
+                f" {recipe.method} is trained by {' and '.join(objectives)}." if isinstance(value, Mapping) else ""
+            )
+            raise UserError(f"{title} has a key {key!r} that does not exist{known}{trained}")
+    stages = {
+        name: build(objective.Settings, content[name], title, f"{name}.")
+        for name, objective in objectives.items()
+        if content.get(name) is not None
+    }
+    recipe = dataclasses.replace(recipe, stages=stages)
+    _check(recipe, title)
+    return recipe
+
+
+def objectives_of(method: str, title: str) -> Mapping[str, type["Objective"]]:
+    """The stages that can train a method, with their objectives."""
+    from deepbdc.methods.base import methods
+
+    if method not in methods.names():
+        raise UserError(f"{title}: no method is called {method!r}{nearest(method, methods.names())}")
+    return methods.find(method).objectives
+
+
+def _stages_of_all_methods() -> set[str]:
+    from deepbdc.methods.base import methods
+
+    return {stage for name in methods.names() for stage in methods.find(name).objectives}
+
+
+def build_method(recipe: Recipe) -> "Method":
+    """The method of a recipe, with random weights."""
+    from deepbdc.backbones import create_backbone
+    from deepbdc.methods import create_method
+
+    options = dict(recipe.backbone)
+    backbone = create_backbone(options.pop("name"), **options)
+    preprocessing = backbone.preprocessing.resized(recipe.size)
+    return create_method(recipe.method, backbone, recipe.validation.shot, preprocessing, **recipe.options)
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """``a.b=value`` as nested dictionaries.
+
+    >>> parse_override("pretrain.lr=1e-3")
+    {'pretrain': {'lr': 0.001}}
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not all(key.split(".")):
+        raise UserError(f"{text!r} is not of the form key=value, like pretrain.epochs=10")
+    try:
+        nested = read_yaml(value)
+    except yaml.YAMLError:
+        raise UserError(f"{text!r}: the value after = is not valid YAML: {value!r}") from None
+    for part in reversed(key.split(".")):
+        nested = {part: nested}
+    return typing.cast("dict[str, Any]", nested)
+
+
+def _find(name_or_path: str | Path, beside: Path | None = None) -> Path:
+    """The file of a recipe: one of ours by its name, or a path, relative to the folder ``beside`` if that is given."""
+    for path in (RECIPES / f"{name_or_path}.yaml", (beside or Path()) / name_or_path):
+        if path.is_file():
+            return path
+    raise FileNotFoundError(f"no recipe is called {str(name_or_path)!r}{nearest(str(name_or_path), list_recipes())}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = read_yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} must hold keys and values, like 'method: protonet'")
+    return content
+
+
+def _merge(base: Any, change: Any) -> dict[str, Any]:
+    """``base`` with the values of ``change``, section by section. Another method or backbone drops the old options."""
+    merged = {as_number(key): value for key, value in base.items()}
+    if _differ(base, change, "method"):
+        merged.pop("options", None)
+    for key, value in change.items():
+        old = merged.get(as_number(key))
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[as_number(key)] = _merge(old, value) if both and not _differ(old, value, "name") else value
+    return merged
+
+
+def _differ(base: Any, change: Any, key: str) -> bool:
+    return key in base and key in change and base[key] != change[key]
+
+
+def _modernised(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a recipe that an earlier version wrote: ``t_lr`` was the rate of the group ``t``."""
+    modern = dict(content)
+    for name, section in content.items():
+        if isinstance(section, Mapping) and "t_lr" in section:
+            values = {key: value for key, value in section.items() if key != "t_lr"}
+            if section["t_lr"] is not None:
+                group = {"lr": section["t_lr"], **(values.get("groups") or {}).get("t", {})}
+                values["groups"] = {**(values.get("groups") or {}), "t": group}
+            modern[name] = values
+    return modern
+
+
+def _check(recipe: Recipe, title: str) -> None:
+    """Check what types do not tell."""
+    if not isinstance(recipe.backbone.get("name"), str):
+        raise UserError(f"{title}: backbone needs a name, like 'backbone: {{name: resnet12}}'")
+    if not 0 <= recipe.dropout < 1:
+        raise UserError(f"{title}: dropout must be at least 0 and below 1, got {recipe.dropout}")
+    if recipe.workers < 0 or recipe.seed < 0 or (recipe.size is not None and recipe.size < 1):
+        raise UserError(f"{title}: workers and seed must not be negative, and size must be positive")
+    for name, settings in recipe.stages.items():
+        settings.check(f"{title}: {name}")
+    check_counts(recipe.validation, f"{title}: validation", ("shot", "way", "query", "episodes"))
+    evaluation = recipe.evaluation_settings
+    check_counts(evaluation, f"{title}: evaluation", ("way", "query", "episodes"))
+    if not evaluation.shots or min(evaluation.shots) < 1:
+        raise UserError(f"{title}: evaluation.shots must be one or more positive numbers")

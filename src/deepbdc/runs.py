@@ -1,0 +1,54 @@
+"""Trained runs: from the folder that a training wrote to a method with its weights."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from deepbdc import weight_files
+from deepbdc.errors import UserError
+from deepbdc.methods import Method
+from deepbdc.recipes import Recipe, build_method, recipe_from_dict
+
+MODEL, RESULT, RECIPE, CURVE = "model.safetensors", "result.json", "recipe.yaml", "curve.png"
+"""The files in the folder of a run."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model and where it comes from."""
+
+    folder: Path
+    name: str
+    recipe: Recipe
+    method: Method
+    class_names: tuple[str, ...]
+    """The classes that it was trained on."""
+    data: str | None
+    """The ``--data`` of its training, if that was given."""
+
+
+def is_finished(folder: str | Path) -> bool:
+    """Whether a run is complete."""
+    return (Path(folder) / RESULT).is_file() and (Path(folder) / MODEL).is_file()
+
+
+def load_run(path: str | Path) -> Run:
+    """The trained model of a run, in evaluation mode, from its folder or from one of its files of weights."""
+    path = Path(path)
+    file = path / MODEL if path.is_dir() else path
+    if not file.is_file():
+        unfinished = path.is_dir() and (path / "checkpoints").is_dir()
+        hint = "; the run is not finished: train it with --resume" if unfinished else ""
+        raise FileNotFoundError(f"{path} holds no trained model ({MODEL}){hint}")
+    tensors, header = weight_files.load(file)
+    if header.get("kind") != "weights" or "recipe" not in header:
+        raise UserError(f"{file} is a checkpoint to resume from, not a trained model: take {MODEL} of the same run")
+    recipe = recipe_from_dict(header["recipe"], str(file))
+    with torch.random.fork_rng(devices=[]):
+        method = build_method(recipe)
+    weight_files.load_into(method, tensors, "method.", file, ignore=("",))  # a head is needed for training only
+    method.embedding.preprocessing = weight_files.read_preprocessing(header)
+    folder = path if path.is_dir() else path.parent
+    name = folder.name if path.is_dir() else path.stem
+    return Run(folder, name, recipe, method.eval(), tuple(header["class_names"]), header["data"])
