@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 # Before torch is loaded: tests share the machine, and threads that spin while they wait slow each other down.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -16,3 +17,11 @@ settings.load_profile("deepbdc")
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures for trainings of seconds."""
+    from tests.training import tiny
+
+    return tiny.write_data(tmp_path_factory.mktemp("tiny") / "tiny.npz")

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from deepbdc.training.stages import PretrainTask, build_method
 from torch import nn
 
 from deepbdc._files import write_text
-from deepbdc.recipes import Recipe
+from deepbdc.recipes import Recipe, build_method
+from deepbdc.stages import Classification
 from measure import medians
 from study import frozen
 from study.scratch import PAIRS, Setting
@@ -45,11 +45,16 @@ def scratch_costs() -> dict[str, Any]:
         key = signature(setting)
         if setting.pair != "transfer" or key in found:
             continue
-        tasks = [_task(run.recipe()) for run in setting.runs()]
-        embed = medians({name: _embedding(task) for name, task in zip(PAIRS["transfer"], tasks, strict=True)}, REPEATS)
-        step = medians({name: _step(task) for name, task in zip(PAIRS["transfer"], tasks, strict=True)}, REPEATS)
+        objectives = [_objective(run.recipe()) for run in setting.runs()]
+        embed = medians(
+            {name: _embedding(objective) for name, objective in zip(PAIRS["transfer"], objectives, strict=True)},
+            REPEATS,
+        )
+        step = medians(
+            {name: _step(objective) for name, objective in zip(PAIRS["transfer"], objectives, strict=True)}, REPEATS
+        )
         found[key] = {
-            "bytes": [4 * task.method.embedding.out_features for task in tasks],
+            "bytes": [4 * objective.method.embedding.out_features for objective in objectives],
             "embed_ms": [round(value / BATCH, 4) for value in embed.values()],
             "train_ms": [round(value / BATCH, 4) for value in step.values()],
         }
@@ -57,31 +62,32 @@ def scratch_costs() -> dict[str, Any]:
     return found
 
 
-def _task(recipe: Recipe) -> PretrainTask:
-    task = PretrainTask(build_method(recipe), 64, recipe.dropout)
-    task.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return task
+def _objective(recipe: Recipe) -> Classification:
+    settings = recipe.stages["pretrain"]
+    objective = Classification(build_method(recipe), settings, classes=64, dropout=recipe.dropout)
+    objective.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return objective
 
 
-def _embedding(task: PretrainTask) -> Callable[[], object]:
+def _embedding(objective: Classification) -> Callable[[], object]:
     images = torch.rand(BATCH, 3, 32, 32).to(memory_format=torch.channels_last)
 
     def run() -> object:
-        task.eval()
+        objective.eval()
         with torch.inference_mode():
-            return task.method.embed(images)
+            return objective.method.embed(images)
 
     return run
 
 
-def _step(task: PretrainTask) -> Callable[[], object]:
+def _step(objective: Classification) -> Callable[[], object]:
     images = torch.rand(BATCH, 3, 32, 32).to(memory_format=torch.channels_last)
     labels = torch.arange(BATCH) % 64
 
     def run() -> object:
-        task.train()
-        task.zero_grad()
-        task(images, labels)[0].backward()
+        objective.train()
+        objective.zero_grad()
+        objective(images, labels)[0].backward()
         return None
 
     return run

@@ -100,15 +100,14 @@ class Run:
         if self.method in RATES:
             given = [*META, RATES[self.method], *given, *(["meta.t_lr=1e-3"] if self.method == "meta_deepbdc" else [])]
         if any(text.startswith("distill.") for text in given):  # each generation is trained as the first network was
-            stage = load_recipe(START, [f"method={self.method}", *given, "distill.epochs=1"]).pretrain
-            assert stage is not None
-            kept = ("epochs", "lr", "t_lr", "schedule", "warmup", "weight_decay", "batch_size", "validate_every")
-            given = [*(f"distill.{key}={_text(getattr(stage, key))}" for key in kept), *given]
+            stage = load_recipe(START, [f"method={self.method}", *given, "distill.epochs=1"]).as_dict()["pretrain"]
+            kept = ("epochs", "lr", "groups", "schedule", "warmup", "weight_decay", "batch_size", "validate_every")
+            given = [*(f"distill.{key}={_text(stage[key])}" for key in kept), *given]
         return load_recipe(START, [f"method={self.method}", *given])
 
 
 def _text(value: Any) -> str:
-    return "null" if value is None else str(value)
+    return json.dumps(value)
 
 
 def finished(run: Run, results: Path) -> bool:

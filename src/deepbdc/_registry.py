@@ -55,6 +55,10 @@ def call_checked(factory: Callable[..., T], title: str, options: dict[str, Any])
     for option in options:
         if option not in known:
             raise WrongType(f"{title} has no option {option!r}{nearest(option, known)}")
+    parameters = inspect.signature(factory).parameters.values()
+    missing = [entry.name for entry in parameters if entry.default is entry.empty and entry.name not in options]
+    if missing:
+        raise WrongType(f"{title} needs {', '.join(missing)}")
     return factory(**options)
 
 

@@ -1,15 +1,7 @@
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-
-from tests.training import tiny
-
-
-@pytest.fixture(scope="session")
-def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.write_data(tmp_path_factory.mktemp("tiny") / "tiny.npz")
 
 
 @pytest.fixture(autouse=True)

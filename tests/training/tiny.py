@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from deepbdc.recipes import Recipe, load_recipe, recipe_from_dict
+from deepbdc.recipes.recipe import objectives_of
 from deepbdc.training.devices import DeviceOptions
-from deepbdc.training.recipe import Recipe, recipe_from_dict
 from deepbdc.training.run import train
 
 SIZE, PER_CLASS = 16, 12
@@ -39,14 +40,15 @@ def recipe(method: str = "stl_deepbdc", **changes: object) -> Recipe:
         "backbone": {"name": "conv4", "width": 0.125, "removed_downsamplings": 2},
         "size": SIZE,
         "dropout": 0.5,
-        "pretrain": classical,
         "validation": {"episodes": 10, "query": 5, "way": 3},
         "evaluation": {"episodes": 20, "query": 5, "way": 3},
     }
-    if method in ("stl_deepbdc", "good_embed"):
-        content["distill"] = {**classical, "generations": 2, "select": "best"}
-    else:
-        content["meta"] = {"epochs": 3, "episodes": 4, "way": 3, "query": 4, "lr": 0.01, "schedule": "cosine"}
+    sections = {
+        "pretrain": classical,
+        "distill": {**classical, "generations": 2, "select": "best"},
+        "meta": {"epochs": 3, "episodes": 4, "way": 3, "query": 4, "lr": 0.01, "schedule": "cosine"},
+    }
+    content |= {stage: sections[stage] for stage in objectives_of(method, "tiny")}
     return recipe_from_dict({**content, **changes})
 
 
@@ -58,8 +60,6 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--resume", action="store_true")
     given = parser.parse_args()
-    from deepbdc.training.recipe import load_recipe
-
     options = DeviceOptions(accelerator="cpu", devices=given.devices)
     arguments = {"data": given.data, "resume": given.resume, "devices": options}
     train(load_recipe(given.recipe), given.folder, **arguments, checkpoint_every=0.0)

@@ -23,4 +23,4 @@ class Scale(nn.Module):
     @property
     def factor(self) -> float:
         """The number itself."""
-        return 1.0 if self.scale is None else float(self.scale)
+        return 1.0 if self.scale is None else self.scale.item()

@@ -148,7 +148,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
 
 def recipe_from_dict(content: Mapping[str, Any], title: str = "the recipe") -> Recipe:
     """A checked recipe from plain values, in the layout of a recipe file."""
-    content = _modernised(content)
+    content = _modernised(content, title)
     fields = [entry.name for entry in dataclasses.fields(Recipe) if entry.name != "stages"]
     values = {key: value for key, value in content.items() if key in fields}
     recipe: Recipe = build(Recipe, values, title)
@@ -167,6 +167,9 @@ def recipe_from_dict(content: Mapping[str, Any], title: str = "the recipe") -> R
     }
     recipe = dataclasses.replace(recipe, stages=stages)
     _check(recipe, title)
+    first = next(iter(recipe.trainings), None)
+    if first is not None and objectives[first.section].needs_stage_before:
+        raise UserError(f"{title}: {first.section} needs a stage before it, which trains its first teacher")
     return recipe
 
 
@@ -248,16 +251,16 @@ def _differ(base: Any, change: Any, key: str) -> bool:
     return key in base and key in change and base[key] != change[key]
 
 
-def _modernised(content: Mapping[str, Any]) -> dict[str, Any]:
+def _modernised(content: Mapping[str, Any], title: str) -> dict[str, Any]:
     """The values of a recipe that an earlier version wrote: ``t_lr`` was the rate of the group ``t``."""
     modern = dict(content)
     for name, section in content.items():
         if isinstance(section, Mapping) and "t_lr" in section:
-            values = {key: value for key, value in section.items() if key != "t_lr"}
-            if section["t_lr"] is not None:
-                group = {"lr": section["t_lr"], **(values.get("groups") or {}).get("t", {})}
-                values["groups"] = {**(values.get("groups") or {}), "t": group}
-            modern[name] = values
+            if "groups" in section:
+                raise UserError(f"{title}: {name}.t_lr is now called {name}.groups.t.lr: give only that")
+            rate = section["t_lr"]
+            groups = {} if rate is None else {"groups": {"t": {"lr": rate}}}
+            modern[name] = {key: value for key, value in section.items() if key != "t_lr"} | groups
     return modern
 
 

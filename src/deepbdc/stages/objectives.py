@@ -52,6 +52,8 @@ class Objective(nn.Module):
     """How the batches of such a stage are made."""
     starts_anew: ClassVar[bool] = False
     """Whether the stage starts from random weights rather than from those of the stage before."""
+    needs_stage_before: ClassVar[bool] = False
+    """Whether it cannot be the first stage of a recipe."""
 
     def __init__(
         self,
@@ -117,6 +119,7 @@ class Distillation(Classification):
 
     Settings = DistillationSettings
     starts_anew = True
+    needs_stage_before = True
 
     def __init__(
         self,

@@ -288,7 +288,7 @@ def _finish_epoch(
 
 def scalar_parameters(network: nn.Module) -> dict[str, float]:
     """The learnable parameters that are single numbers, such as the scale of BDC pooling, by their shortest name."""
-    found = {name: float(value) for name, value in network.named_parameters() if value.dim() == 0}
+    found = {name: value.item() for name, value in network.named_parameters() if value.dim() == 0}
     short = [name.rpartition(".")[2] for name in found]
     return {
         last if short.count(last) == 1 else name: value

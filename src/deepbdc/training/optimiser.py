@@ -1,6 +1,7 @@
 """The optimiser of a stage, with a learning rate that is a function of the position in the training alone."""
 
 import math
+import warnings
 from typing import Any
 
 from torch import nn
@@ -20,7 +21,7 @@ def build_optimiser(objective: Objective, settings: StageSettings, title: str = 
     for name in settings.groups:
         if name not in groups:
             known = nearest(name, [*groups])
-            raise UserError(f"{title} has settings for a group of parameters {name!r} that does not exist{known}")
+            warnings.warn(f"{title}.groups.{name} has no effect, as there are no such parameters{known}", stacklevel=2)
     described: list[dict[str, Any]] = []
     for name, parameters in groups.items():
         own = settings.groups.get(name)

@@ -12,20 +12,11 @@ from hypothesis import strategies as st
 from deepbdc.backbones import create_backbone
 from deepbdc.data import benchmarks
 from deepbdc.methods import create_method
-from deepbdc.training import recipe as module
-from deepbdc.training.recipe import (
-    RECIPES,
-    Distill,
-    Evaluation,
-    Meta,
-    Pretrain,
-    Recipe,
-    Validation,
-    list_recipes,
-    load_recipe,
-    parse_override,
-    recipe_from_dict,
-)
+from deepbdc.methods.base import methods
+from deepbdc.recipes import Evaluation, Recipe, Validation, list_recipes, load_recipe, recipe_from_dict
+from deepbdc.recipes import recipe as module
+from deepbdc.recipes.recipe import RECIPES, parse_override
+from deepbdc.stages import BatchSettings, DistillationSettings, EpisodeSettings, GroupSettings
 
 # The paper's Table S-1, as it is printed.
 TABLE = """
@@ -47,6 +38,8 @@ PAPER_FOLDERS = [folder for folders in COLUMNS.values() for folder in folders]
 META = ["protonet", "meta_deepbdc"]
 TRANSFER = ["good_embed", "stl_deepbdc"]
 SMALL = [f"{prefix}{method}" for prefix in ("cifar_fs/", "cifar_fs/resnet12_", "glyphs/") for method in META + TRANSFER]
+SMALL += [f"{folder}/{method}" for folder in ("cifar_fs", "glyphs") for method in methods.names()]
+SMALL = sorted(set(SMALL))
 
 # d, dropout, learning rate of t, generations and C: of the released scripts, where the paper does not say.
 RELEASED = {
@@ -106,10 +99,11 @@ def test_every_recipe_resolves(name: str) -> None:
     assert recipe.data.replace("->", "_to_") == name.partition("/")[0]
     assert recipe.method in name.partition("/")[2]
     assert recipe.seed == 1
-    assert recipe.pretrain is not None
-    assert (recipe.meta is not None) == (recipe.method in META)
     undistilled = recipe.data == "cifar_fs" and recipe.method == "stl_deepbdc"  # longer pretrain in its place
-    assert (recipe.distill is not None) == (recipe.method in TRANSFER and not undistilled)
+    if recipe.method in TRANSFER:
+        assert list(recipe.stages) == (["pretrain"] if undistilled else ["pretrain", "distill"])
+    elif recipe.method in META:
+        assert list(recipe.stages) == ["pretrain", "meta"]
     assert recipe_from_dict(recipe.as_dict()) == recipe
     assert recipe_from_dict(json.loads(json.dumps(recipe.as_dict()))) == recipe
     assert recipe_from_dict(yaml.safe_load(recipe.as_yaml())) == recipe  # any reader will do
@@ -120,15 +114,14 @@ def test_method_and_backbone_of_every_recipe(name: str) -> None:
     recipe = load_recipe(name)
     backbone = create_backbone(**{**recipe.backbone, **({} if name in SMALL else {"width": 0.05})})
     if name in SMALL:
-        assert backbone.map_size(recipe.size) == (8, 8)
+        assert backbone.map_size(recipe.size) == ((4, 4) if recipe.method == "maml" else (8, 8))
     else:
         assert recipe.backbone == {"name": "resnet18" if recipe.data == "cub" else "resnet12"}
         assert recipe.size is None
         assert backbone.input_size == (224 if recipe.data == "cub" else 84)
     options = {key: value for key, value in recipe.options.items() if key != "reduce_to"}  # large, and not needed
     method = create_method(recipe.method, backbone, **options)
-    stages = ("pretrain", "distill", "meta")
-    assert {stage for stage in stages if getattr(recipe, stage)} <= set(method.stages)
+    assert set(recipe.stages) <= set(method.objectives)
 
 
 @pytest.mark.parametrize(("method", "folder", "values"), paper_cells(), ids=lambda value: str(value)[:24])
@@ -137,9 +130,8 @@ def test_hyper_parameters_of_the_paper(method: str, folder: str, values: dict[st
     assert decay is not None
     names = [f"{folder}/meta_deepbdc_{shot}shot" for shot in (1, 5)] if "Meta" in method else [f"{folder}/stl_deepbdc"]
     for recipe in map(load_recipe, names):
-        stages = [recipe.meta] if "Meta" in method else [recipe.pretrain, recipe.distill]
-        for stage in stages:
-            assert stage is not None
+        names = ["meta"] if "Meta" in method else ["pretrain", "distill"]
+        for stage in (recipe.stages[name] for name in names):
             assert stage.lr == float(values["Initial LR"])
             assert stage.milestones == tuple(map(int, decay[1].split(",")))
             assert stage.gamma == float(decay[2])
@@ -154,13 +146,13 @@ def test_what_the_paper_says_in_words(folder: str) -> None:
         assert recipe.evaluation.way == 5
         assert recipe.evaluation.query == 15
         assert recipe.evaluation.episodes == 2000
-        for stage in (recipe.pretrain, recipe.distill, recipe.meta):
-            if stage is not None:
-                assert (stage.momentum, stage.weight_decay, stage.schedule) == (0.9, 5e-4, "multistep")
-                assert (stage.warmup, stage.accumulate) == (0, 1)
-                assert getattr(stage, "batch_size", 64) == 64
-        if recipe.distill is not None:
-            assert (recipe.distill.temperature, recipe.distill.distillation_weight) == (4, 0.5)
+        for stage in recipe.stages.values():
+            assert (stage.optimiser, stage.momentum, stage.weight_decay) == ("sgd", 0.9, 5e-4)
+            assert (stage.schedule, stage.warmup, stage.accumulate) == ("multistep", 0, 1)
+            assert getattr(stage, "batch_size", 64) == 64
+        if "distill" in recipe.stages:
+            distill: Any = recipe.stages["distill"]
+            assert (distill.temperature, distill.distillation_weight) == (4, 0.5)
 
 
 @pytest.mark.parametrize("folder", PAPER_FOLDERS)
@@ -168,14 +160,14 @@ def test_what_the_paper_says_in_words(folder: str) -> None:
 def test_shots_of_meta_learners(method: str, folder: str) -> None:
     one, five = (load_recipe(f"{folder}/{method}_{shot}shot") for shot in (1, 5))
     for recipe, shot, episodes in zip((one, five), (1, 5), EPISODES[base_of(folder)], strict=True):
-        assert recipe.meta is not None
-        assert (recipe.meta.way, recipe.meta.shot, recipe.meta.query) == (5, shot, 16)
-        assert recipe.meta.episodes == episodes
-        assert recipe.meta.select == "best"
-        assert (recipe.meta.validation_shot or recipe.validation.shot) == shot
+        meta: Any = recipe.stages["meta"]
+        assert (meta.way, meta.shot, meta.query) == (5, shot, 16)
+        assert meta.episodes == episodes
+        assert meta.select == "best"
+        assert recipe.validation_shot(recipe.trainings[-1]) == shot
         assert recipe.evaluation.shots == (shot,)
     # Both start from the same pre-trained network.
-    assert one.pretrain == five.pretrain
+    assert one.stages["pretrain"] == five.stages["pretrain"]
     assert one.validation == five.validation
 
 
@@ -184,20 +176,19 @@ def test_values_of_the_released_scripts(folder: str) -> None:
     base = base_of(folder)
     reduce_to, dropout, t_lr = RELEASED["meta_deepbdc"][base]
     meta = load_recipe(f"{folder}/meta_deepbdc_1shot")
-    assert meta.pretrain is not None
-    assert (meta.options, meta.dropout, meta.pretrain.t_lr) == ({"reduce_to": reduce_to}, dropout, t_lr)
+    assert (meta.options, meta.dropout) == ({"reduce_to": reduce_to}, dropout)
+    assert meta.stages["pretrain"].groups == {"t": GroupSettings(lr=t_lr)}
     for method in TRANSFER:
         recipe = load_recipe(f"{folder}/{method}")
         generations, C = RELEASED[method][base]
-        assert recipe.distill is not None
-        assert recipe.pretrain is not None
+        distill: Any = recipe.stages["distill"]
         assert recipe.options["C"] == C
         assert recipe.options.get("reduce_to") == (128 if method == "stl_deepbdc" else None)
         assert recipe.dropout == (0.5 if method == "stl_deepbdc" else 0)
-        assert recipe.distill.generations == generations
+        assert distill.generations == generations
         assert recipe.evaluation.shots == (1, 5)
-        for entry in dataclasses.fields(Pretrain):
-            assert getattr(recipe.distill, entry.name) == getattr(recipe.pretrain, entry.name), entry.name
+        for entry in dataclasses.fields(BatchSettings):
+            assert getattr(distill, entry.name) == getattr(recipe.stages["pretrain"], entry.name), entry.name
 
 
 @pytest.mark.parametrize(
@@ -217,8 +208,7 @@ def test_pretraining_and_its_validation(
     name: str, epochs: int, milestones: tuple[int, ...], select: str, first: int, shot: int, episodes: int
 ) -> None:
     recipe = load_recipe(name)
-    stage = recipe.pretrain
-    assert stage is not None
+    stage = recipe.stages["pretrain"]
     assert (stage.epochs, stage.lr, stage.milestones, stage.select) == (epochs, 0.05, milestones, select)
     assert stage.validate_from == first
     assert (stage.validation_shot or recipe.validation.shot) == shot
@@ -230,8 +220,9 @@ def test_pretraining_and_its_validation(
 def test_pairs_differ_from_miniimagenet_only_where_they_say(method: str, target: str) -> None:
     mini, pair = load_recipe(f"miniimagenet/{method}"), load_recipe(f"miniimagenet_to_{target}/{method}")
     expected = dataclasses.replace(mini, data=f"miniimagenet->{target}")
-    if expected.meta is not None:
-        expected = dataclasses.replace(expected, meta=dataclasses.replace(expected.meta, lr=5e-5, milestones=(70,)))
+    if "meta" in expected.stages:
+        meta = dataclasses.replace(expected.stages["meta"], lr=5e-5, milestones=(70,))
+        expected = dataclasses.replace(expected, stages={**expected.stages, "meta": meta})
     assert pair == expected
 
 
@@ -257,15 +248,14 @@ def test_a_recipe_inherits_section_by_section(tmp_path: Path) -> None:
         data="glyphs",
         seed=5,
         options={"C": {1: 3}},
-        pretrain=Pretrain(epochs=3, lr=0.2, milestones=(1,)),
+        stages={"pretrain": BatchSettings(epochs=3, lr=0.2, milestones=(1,))},
     )
 
 
 def test_a_recipe_can_inherit_from_ours_and_drop_a_stage(tmp_path: Path) -> None:
     child = write(tmp_path, "mine.yaml", "inherits: miniimagenet/meta_deepbdc_1shot\nmeta: null\n")
     recipe = load_recipe(child)
-    assert recipe.meta is None
-    assert recipe.pretrain == load_recipe("miniimagenet/meta_deepbdc_1shot").pretrain
+    assert recipe.stages == {"pretrain": load_recipe("miniimagenet/meta_deepbdc_1shot").stages["pretrain"]}
 
 
 def test_a_parent_is_looked_for_beside_its_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,12 +312,13 @@ def test_another_backbone_or_method_starts_its_options_anew() -> None:
     [
         ("pretrain.lr=1e-3", 1e-3),
         ("pretrain.lr=1", 1.0),
-        ("pretrain.t_lr=null", None),
+        ("pretrain.groups.t.lr=null", None),
+        ("pretrain.groups.t.lr=0.5", 0.5),
+        ("pretrain.clip_norm=1", 1.0),
         ("pretrain.milestones=[10, 20]", (10, 20)),
         ("pretrain.milestones=30", (30,)),
         ("pretrain.milestones=[]", ()),
         ("evaluation.shots=[1,5,10]", (1, 5, 10)),
-        ("distill=null", None),
         ("distill.generations=0", 0),
         ("options.C={1: 2}", {1: 2, 5: 2}),
         ("options.C.1=2", {1: 2, 5: 2}),
@@ -343,9 +334,13 @@ def test_overrides(override: str, value: object) -> None:
     changed: Any = load_recipe("miniimagenet/stl_deepbdc", [override])
     for key in override.partition("=")[0].split("."):
         if key != "1":
-            changed = changed[key] if isinstance(changed, dict) else getattr(changed, key)
+            changed = changed.stages[key] if key in ("pretrain", "distill") else _part(changed, key)
     assert changed == value
     assert type(changed) is type(value)
+
+
+def _part(whole: Any, key: str) -> Any:
+    return whole[key] if isinstance(whole, dict) else getattr(whole, key)
 
 
 def test_the_last_of_equal_overrides_holds() -> None:
@@ -353,11 +348,40 @@ def test_the_last_of_equal_overrides_holds() -> None:
 
 
 def test_an_override_can_add_a_stage() -> None:
-    recipe = load_recipe("glyphs/protonet", ["meta=null", "distill={epochs: 2, generations: 3}"])
-    assert recipe.meta is None
-    assert recipe.distill == Distill(epochs=2, generations=3)
+    recipe = load_recipe("cifar_fs/stl_deepbdc", ["distill={epochs: 2, generations: 3}"])
+    assert recipe.stages["distill"] == DistillationSettings(epochs=2, generations=3)
+    assert [stage.name for stage in recipe.trainings] == ["pretrain", "distill-1", "distill-2", "distill-3"]
+    assert "meta" not in load_recipe("glyphs/protonet", ["meta=null"]).stages
     with pytest.raises(ValueError, match=r"lacks distill\.epochs"):
-        load_recipe("glyphs/protonet", ["distill.generations=3"])
+        load_recipe("cifar_fs/stl_deepbdc", ["distill.generations=3"])
+
+
+def test_stages_that_a_method_does_not_have() -> None:
+    with pytest.raises(ValueError, match=r"'meta' that does not exist.*good_embed is trained by pretrain and distill"):
+        load_recipe("glyphs/good_embed", ["meta={epochs: 1}"])
+    assert list(load_recipe("glyphs/good_embed", ["meta=null"]).stages) == ["pretrain", "distill"]
+    with pytest.raises(ValueError, match="no method is called 'protonets': did you mean 'protonet'"):
+        load_recipe("glyphs/protonet", ["method=protonets"])
+
+
+def test_recipes_of_earlier_versions_are_read() -> None:
+    """The rate of t was t_lr, and stages that a recipe did not have were null."""
+    old = {"method": "stl_deepbdc", "data": "glyphs", "pretrain": {"epochs": 3, "t_lr": 1e-3}, "distill": None}
+    recipe = recipe_from_dict({**old, "meta": None})
+    assert recipe.stages == {"pretrain": BatchSettings(epochs=3, groups={"t": GroupSettings(lr=1e-3)})}
+    none = recipe_from_dict({**old, "pretrain": {"epochs": 3, "t_lr": None}})
+    assert none.stages == {"pretrain": BatchSettings(epochs=3)}
+
+
+def test_shots_and_ways_can_be_ranges() -> None:
+    recipe = load_recipe("glyphs/protonet", ["meta.shot=[1, 5]", "meta.way=[3, 5]", "meta.validation_shot=null"])
+    settings = recipe.stages["meta"]
+    assert isinstance(settings, EpisodeSettings)
+    assert (settings.shot, settings.way) == ((1, 5), (3, 5))
+    assert recipe.validation_shot(recipe.trainings[-1]) == recipe.validation.shot
+    for value in ("[5, 1]", "[1, 2, 3]", "0", "[0, 3]", "x"):
+        with pytest.raises(ValueError, match=r"meta\.shot must be"):
+            load_recipe("glyphs/protonet", [f"meta.shot={value}"])
 
 
 @pytest.mark.parametrize("text", ["pretrain.lr", "=3", "pretrain..lr=3", ".lr=3", "lr.=3", ""])
@@ -367,7 +391,7 @@ def test_an_override_without_key_or_value(text: str) -> None:
 
 
 def test_an_override_that_is_not_yaml() -> None:
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match="is not valid YAML"):
         parse_override("pretrain.milestones=[1, 2")
 
 
@@ -391,9 +415,14 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
             load_recipe(write(tmp_path, "x.yaml", text))
 
 
-SECTIONS = {"": Recipe, "pretrain": Pretrain, "distill": Distill, "meta": Meta}
+SECTIONS = {"": Recipe, "pretrain": BatchSettings, "distill": DistillationSettings}
 SECTIONS |= {"validation": Validation, "evaluation": Evaluation}  # type: ignore[dict-item]
-KEYS = [(section, entry.name) for section, kind in SECTIONS.items() for entry in dataclasses.fields(kind)]
+KEYS = [
+    (section, entry.name)
+    for section, kind in SECTIONS.items()
+    for entry in dataclasses.fields(kind)
+    if entry.name != "stages"
+]
 
 
 @pytest.mark.parametrize(("section", "key"), KEYS, ids=lambda value: str(value))
@@ -450,20 +479,27 @@ def test_wrong_types(override: str, message: str) -> None:
         ("pretrain.batch_size=0", r"pretrain\.batch_size must be at least 1"),
         ("pretrain.validation_shot=0", r"pretrain\.validation_shot must be at least 1"),
         ("pretrain.lr=0", "lr must be positive"),
-        ("pretrain.t_lr=-1", "t_lr not negative"),
-        ("pretrain.momentum=1", r"momentum must be in \[0, 1\)"),
-        ("pretrain.gamma=0", r"gamma in \(0, 1\]"),
+        ("pretrain.t_lr=-1", r"pretrain\.t_lr is now called pretrain\.groups\.t\.lr"),
+        ("pretrain.groups.t.lr=-1", r"groups\.t\.lr must not be negative"),
+        ("pretrain.groups.t.weight_decay=-1", r"groups\.t\.weight_decay must not be negative"),
+        ("pretrain.groups.t.rate=1", r"'pretrain\.groups\.t\.rate' that does not exist"),
+        ("pretrain.momentum=1", r"momentum and dampening must be in \[0, 1\)"),
+        ("pretrain.dampening=0.9", "needs nesterov: false"),
+        ("pretrain.betas=0.9", r"betas must be two numbers"),
+        ("pretrain.clip_norm=0", "clip_norm must be positive"),
+        ("pretrain.label_smoothing=1", "label_smoothing must be"),
+        ("pretrain.freeze_batchnorm_from=0", "freeze_batchnorm_from must be at least 1"),
+        ("pretrain.gamma=0", r"gamma must be in \(0, 1\]"),
+        ("pretrain.gamma=[0.5, 0.1]", "2 factors for 0 milestones"),
         ("pretrain.weight_decay=-1", "weight_decay not negative"),
         ("pretrain.warmup=1000", "warmup must be fewer epochs"),
         ("pretrain.milestones=[5, 3]", "milestones must be positive and grow"),
         ("pretrain.milestones=[3, 3]", "milestones must be positive and grow"),
         ("pretrain.milestones=[0]", "milestones must be positive and grow"),
-        ("pretrain=null", "distill needs a pretrain stage"),
+        ("pretrain=null", "distill needs a stage before it"),
         ("distill.generations=-1", "generations must not be negative"),
         ("distill.temperature=0", "temperature must be positive"),
         ("distill.distillation_weight=2", "distillation_weight must be 0 to 1"),
-        ("meta={epochs: 1, shot: 0}", r"meta\.shot must be at least 1"),
-        ("meta={epochs: 1, accumulate: 2}", "each episode of a step is a part of its own"),
         ("validation.way=0", r"validation\.way must be at least 1"),
         ("evaluation.episodes=0", r"evaluation\.episodes must be at least 1"),
         ("evaluation.shots=[]", r"evaluation\.shots must be one or more positive numbers"),
@@ -473,6 +509,18 @@ def test_wrong_types(override: str, message: str) -> None:
 def test_wrong_values(override: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_recipe("glyphs/stl_deepbdc", [override])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("meta.shot=0", r"meta\.shot must be at least 1"),
+        ("meta.accumulate=2", "each episode of a step is a part of its own"),
+    ],
+)
+def test_wrong_values_of_episodes(override: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_recipe("glyphs/protonet", [override])
 
 
 def test_missing_keys() -> None:
@@ -533,7 +581,10 @@ names = texts.filter(lambda text: not re.fullmatch(r"-?[0-9]+", text))
 optimisation = {
     "epochs": st.integers(2, 500),
     "lr": rates,
-    "t_lr": st.none() | rates,
+    "optimiser": st.sampled_from(["sgd", "adam", "adamw"]),
+    "groups": st.dictionaries(names, st.fixed_dictionaries({}, optional={"lr": rates}), max_size=2),
+    "clip_norm": st.none() | rates,
+    "augmentation": st.none() | st.sampled_from(["paper", "none"]),
     "momentum": st.floats(0, 0.99),
     "weight_decay": st.floats(0, 1),
     "schedule": st.sampled_from(["multistep", "cosine"]),
@@ -545,7 +596,7 @@ optimisation = {
 }
 pretrains = st.fixed_dictionaries(optimisation, optional={"batch_size": counts, "accumulate": counts})
 recipes = st.fixed_dictionaries(
-    {"method": texts, "data": texts, "pretrain": pretrains},
+    {"method": st.sampled_from(["stl_deepbdc", "good_embed"]), "data": texts, "pretrain": pretrains},
     optional={
         "backbone": st.dictionaries(names, values, max_size=3).map(lambda options: {**options, "name": "conv4"}),
         "options": st.dictionaries(names, values, max_size=3),
@@ -554,7 +605,7 @@ recipes = st.fixed_dictionaries(
         "seed": st.integers(0, 2**40),
         "channels_last": st.booleans(),
         "distill": st.none() | st.fixed_dictionaries(optimisation, optional={"generations": st.integers(0, 20)}),
-        "meta": st.none() | st.fixed_dictionaries(optimisation, optional={"shot": counts, "query": counts}),
+        "meta": st.none(),
         "validation": st.fixed_dictionaries({}, optional={"shot": counts, "episodes": counts}),
         "evaluation": st.fixed_dictionaries({}, optional={"shots": st.lists(counts, min_size=1, max_size=3)}),
     },
@@ -614,11 +665,12 @@ def test_the_resolved_recipe_has_every_key() -> None:
     content = load_recipe("glyphs/stl_deepbdc").as_dict()
     for section, kind in SECTIONS.items():
         part = content[section] if section else content
-        assert part is None or list(part) == [entry.name for entry in dataclasses.fields(kind)]
+        names = {entry.name for entry in dataclasses.fields(kind)} - {"stages"}
+        assert set(part) == (names | set(SECTIONS) - {""} if not section else names)
 
 
 def test_the_recipes_lie_in_the_package() -> None:
-    assert Path(module.__file__).parent.parent / "recipes" == RECIPES
+    assert Path(module.__file__).parent == RECIPES
 
 
 def test_the_headline_model_has_the_parameters_of_the_paper() -> None:
@@ -656,8 +708,7 @@ def test_table_of_the_page() -> None:
 
 
 def epochs_of(recipe: Recipe) -> str:
-    assert recipe.pretrain is not None
-    if recipe.meta is not None:
-        return f"{recipe.pretrain.epochs} + {recipe.meta.epochs}"
-    assert recipe.distill is not None
-    return f"{recipe.pretrain.epochs} × {1 + recipe.distill.generations}"
+    epochs = recipe.stages["pretrain"].epochs
+    if "meta" in recipe.stages:
+        return f"{epochs} + {recipe.stages['meta'].epochs}"
+    return f"{epochs} × {len(recipe.trainings)}"
