@@ -79,9 +79,14 @@ def test_a_failed_write_keeps_the_old_file(failing: str, tmp_path: Path, monkeyp
 def test_an_interrupted_block_keeps_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "x.txt"
     target.write_text("old")
-    with pytest.raises(KeyboardInterrupt), temporary(target) as part:
-        part.write_text("half of the new")
-        raise KeyboardInterrupt
+
+    def write_half() -> None:
+        with temporary(target) as part:
+            part.write_text("half of the new")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_half()
     assert target.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["x.txt"]
 

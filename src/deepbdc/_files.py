@@ -74,7 +74,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_npz(path: str | Path) -> dict[str, Any]:
-    """Read all arrays of an ``.npz`` file, without unpickling anything; a damaged file raises an error that names it."""
+    """Read all arrays of an ``.npz`` file and unpickle nothing; a damaged file raises an error that names it."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}

@@ -1,4 +1,4 @@
-"""A registry is a decorator on plain functions whose names are the keys."""
+"""Registries of factory functions: a decorator registers a function under its own name."""
 
 import inspect
 from collections.abc import Callable
@@ -11,23 +11,23 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Named factories of one kind of thing, created by name with checked options."""
+    """Factories for one kind of object, which are called by name with checked options."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._factories: dict[str, Callable[..., T]] = {}
 
     def register(self, factory: Callable[..., T]) -> Callable[..., T]:
-        """Add ``factory`` under its own name (a decorator)."""
+        """Register ``factory`` under its own name; used as a decorator."""
         self._factories[factory.__name__] = factory
         return factory
 
     def names(self) -> list[str]:
-        """The registered names, sorted."""
+        """Return the registered names, sorted."""
         return sorted(self._factories)
 
     def create(self, name: str, **options: Any) -> T:
-        """Call the factory called ``name``; unknown names and options are errors that name the nearest right one."""
+        """Call the factory ``name``; the error for an unknown name or option suggests the most similar one."""
         factory = self._factories.get(name)
         if factory is None:
             raise UserError(f"no {self.kind} is called {name!r}{nearest(name, self.names())}")
@@ -44,7 +44,7 @@ def call_checked(factory: Callable[..., T], title: str, options: dict[str, Any])
 
 
 def nearest(given: str, known: list[str]) -> str:
-    """The end of an error message: what was probably meant, and all there is."""
+    """Write the end of an error message: the most similar known name, if there is one, and all known names."""
     close = get_close_matches(given, known, n=1)
     guess = f": did you mean {close[0]!r}?" if close else "."
     return f"{guess} Known: {', '.join(known)}."

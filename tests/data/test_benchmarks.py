@@ -47,7 +47,7 @@ def test_the_lists_are_what_the_papers_say(name: str) -> None:
         assert not set(benchmark.classes[first]) & set(benchmark.classes[second])
     every = benchmark.split_of()
     assert len(every) == sum(CLASSES[name])
-    assert len({benchmarks.folder_name(label).lower() for label in every}) == len(every)
+    assert len({benchmarks.prepared_folder_name(label).lower() for label in every}) == len(every)
     if benchmark.per_class:
         assert benchmark.per_class.keys() == every.keys()
         for split in SPLITS:

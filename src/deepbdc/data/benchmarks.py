@@ -69,10 +69,6 @@ class Benchmark:
         """The split of every class, by its official name."""
         return {name: split for split, names in self.classes.items() for name in names}
 
-    def known_files(self) -> dict[str, Archive]:
-        """Every official file by its name."""
-        return {archive.name: archive for group in self.archives for archive in group}
-
 
 _IMAGENET = "ImageNet terms of access: non-commercial research and education, granted per person"
 _IMAGENET_HOME = "https://image-net.org (ILSVRC 2012, training images; needs an account)"
@@ -316,10 +312,10 @@ def _has_all_classes(name: str, parts: Sequence[Path]) -> bool:
     return all(counts[split] == len(labels) for split, labels in get(name).classes.items())
 
 
-def folder_name(class_name: str) -> str:
+def prepared_folder_name(class_name: str) -> str:
     """A class name as the name of a folder that every file system takes.
 
-    >>> folder_name("F-16A/B")
+    >>> prepared_folder_name("F-16A/B")
     'F-16A-B'
     """
     return re.sub(r'[/\\<>:"|?*\x00-\x1f]', "-", class_name).strip(" .") or "_"

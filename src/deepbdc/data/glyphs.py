@@ -6,8 +6,6 @@ needs no download, and takes seconds to make. See docs/glyphs.md.
 
 import hashlib
 import json
-import os
-import uuid
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+from deepbdc._files import temporary
 from deepbdc.data.glyph_characters import Array, Character, choose_characters, font_files
 from deepbdc.data.glyph_rendering import SIDE, draw_class
 from deepbdc.errors import UserError
@@ -86,7 +85,9 @@ def glyphs_file(root: Path) -> Path:
     arrays = make_glyphs(progress=True)
     found = fingerprint(arrays)
     warn_if_different(found)
-    _write(path, {**arrays, "fingerprint": np.array(found), "made_with": np.array(json.dumps(made_with()))})
+    with temporary(path) as part, part.open("wb") as file:
+        about = {"fingerprint": np.array(found), "made_with": np.array(json.dumps(made_with()))}
+        np.savez(file, allow_pickle=False, **arrays, **about)
     return path
 
 
@@ -181,17 +182,3 @@ def _problem_with(path: Path) -> str | None:
     if fingerprint(arrays) != recorded:
         return "is damaged (its checksum is wrong)"
     return None if recipe == str(RECIPE) else f"was made by an older recipe ({recipe}, now {RECIPE})"
-
-
-def _write(path: Path, arrays: dict[str, Array]) -> None:
-    """Write an ``.npz`` under a temporary name in the same folder, then give it its name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    try:
-        with temporary.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **arrays)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

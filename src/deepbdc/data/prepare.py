@@ -16,7 +16,7 @@ from deepbdc import __version__
 from deepbdc._files import temporary, write_text
 from deepbdc.data import benchmarks
 from deepbdc.data.archives import members
-from deepbdc.data.benchmarks import MARKER, SPLITS, Benchmark, folder_name
+from deepbdc.data.benchmarks import MARKER, SPLITS, Benchmark, prepared_folder_name
 from deepbdc.data.preparers import arrays, folders, imagenet
 from deepbdc.data.preparers.source import Placement, PrepareError, Source, how_to_get
 
@@ -91,7 +91,7 @@ def _prepare_folder(
     total = sum(source.benchmark.images.values())
     done, planned = 0, set()
     for done, placement in enumerate(placements(source), start=1):
-        path = target / placement.split / folder_name(placement.class_name) / placement.file_name
+        path = target / placement.split / prepared_folder_name(placement.class_name) / placement.file_name
         planned.add(path)
         if not path.exists():
             placement.save(path)
@@ -163,8 +163,8 @@ def differences(counts: Counts, benchmark: Benchmark) -> list[str]:
     for split in SPLITS:
         there = counts.get(split, {})
         # A class may go by its official name (arrays) or by that name as a folder.
-        wanted = {folder_name(name): name for name in benchmark.classes[split]}
-        named = {folder_name(name): count for name, count in there.items()}
+        wanted = {prepared_folder_name(name): name for name in benchmark.classes[split]}
+        named = {prepared_folder_name(name): count for name, count in there.items()}
         missing = sorted(wanted.keys() - {name for name, count in named.items() if count})
         extra = sorted(named.keys() - wanted.keys())
         if missing:
@@ -204,9 +204,8 @@ def _is_standard_layout(path: Path, benchmark: Benchmark) -> bool:
     if not path.is_dir():
         return False
     counts = count_folder(path)
-    return all(
-        set(counts[split]) == {folder_name(name) for name in names} for split, names in benchmark.classes.items()
-    )
+    expected = {split: set(map(prepared_folder_name, names)) for split, names in benchmark.classes.items()}
+    return all(set(counts[split]) == names for split, names in expected.items())
 
 
 def _from_standard_layout(source: Source) -> Iterator[Placement]:
