@@ -22,9 +22,7 @@ _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-_libraries: list[
-    object
-] = []  # keeps them alive: a freed torch.library.Library undoes its declarations
+_libraries: list[object] = []  # keeps them alive: a freed torch.library.Library undoes its declarations
 
 
 class _BeforeTorchvision(MetaPathFinder):
