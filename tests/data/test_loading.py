@@ -154,7 +154,7 @@ def test_named_data_sets() -> None:
 
 def test_mistakes_in_folders(tmp_path: Path) -> None:
     write_tree(tmp_path / "shared", TREE | {"val/cat": 1})
-    with pytest.raises(ValueError, match="class 'cat' is in train and in val; splits share no class"):
+    with pytest.raises(ValueError, match="class 'cat' is in train and in val; splits must not share classes"):
         load_dataset(tmp_path / "shared", "test")
     write_tree(tmp_path / "twice", TREE)
     os.link(tmp_path / "twice/test/bee/0.png", tmp_path / "twice/test/zebra/again.png")
@@ -208,7 +208,7 @@ def test_mistakes_in_split_files(content: str, message: str, tmp_path: Path) -> 
         ({"class_split": np.array(["test"])}, "3 class names but 1 entries"),
         ({"class_split": np.array(["train"] * 3)}, "no classes in the split 'test', only in train"),
         ({"class_names": np.array(["a", "a", "b"])}, "a class twice: a"),
-        ({"class_names": np.array(["a", "b", "a"])}, "a class twice: a; splits share no class"),
+        ({"class_names": np.array(["a", "b", "a"])}, "a class twice: a; splits must not share classes"),
         ({"class_split": np.array(["Test", "Test", "Train"])}, "class_split must be train, val, test, got Test, Train"),
         ({"labels": np.zeros(6)}, "labels must be integers"),
     ],

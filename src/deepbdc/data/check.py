@@ -165,7 +165,7 @@ def _look_at_file(file: Path, root: Path, split: str, class_name: str) -> _Seen:
     digest = hashlib.blake2b(content, digest_size=16).digest()
     name = file.relative_to(root).as_posix()
     if file.suffix.lower() not in IMAGE_SUFFIXES:
-        error = f"{file.suffix or 'no suffix'} is not the suffix of an image format"
+        error = f"{file.suffix} is not the suffix of an image format" if file.suffix else "it has no suffix"
         return _Seen(name, split, class_name, digest, error=error)
     try:
         return _Seen(name, split, class_name, digest, size=load_image(content).size)

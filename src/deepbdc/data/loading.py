@@ -184,7 +184,7 @@ def _load_arrays(path: Path, split: str, name: str, *, only_with_images: bool = 
     images, labels, class_names, class_split = read_arrays(path)
     twice = sorted(class_name for class_name, count in Counter(class_names).items() if count > 1)
     if twice:
-        raise UserError(f"{path} has a class twice: {', '.join(twice)}; splits share no class")
+        raise UserError(f"{path} has a class twice: {', '.join(twice)}; splits must not share classes")
     present = set(labels.tolist()) if only_with_images else range(len(class_names))
     chosen = [index for index, part in enumerate(class_split) if split in (part, "all") and index in present]
     if not chosen:
@@ -250,7 +250,9 @@ def _check_disjoint(where: Path, classes: Mapping[str, Sequence[str]]) -> None:
     for part, names in classes.items():
         for class_name in names:
             if (other := seen.setdefault(class_name, part)) != part:
-                raise UserError(f"{where}: class {class_name!r} is in {other} and in {part}; splits share no class")
+                raise UserError(
+                    f"{where}: class {class_name!r} is in {other} and in {part}; splits must not share classes"
+                )
 
 
 def _check_links(path: Path, splits: Sequence[str]) -> None:
