@@ -146,7 +146,7 @@ def test_data_check_cuts_long_lists(tmp_path: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         main(["data", "check", str(write_folder(tmp_path / "x", files))])
     printed = capsys.readouterr().out
-    assert "14 files are no readable images" in printed
+    assert "14 files are not readable images" in printed
     assert "... and 4 more" in printed
 
 

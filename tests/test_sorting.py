@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deepbdc import sorting
-from deepbdc.sorting import Sorter, copy, find_pictures, folder_name, folder_names, is_inside, move
+from deepbdc.sorting import Sorter, copy, find_pictures, folder_names, is_inside, move, safe_folder_name
 
 
 def write(path: Path, content: str = "x") -> Path:
@@ -14,7 +14,7 @@ def write(path: Path, content: str = "x") -> Path:
     return path
 
 
-def test_pictures_of_folders_are_found_once_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_in_folders_are_found_once_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("b/2.JPG", "b/1.png", "b/deep/3.webp", "b/.hidden.png", "b/.git/4.png", "b/notes.txt", "a.jpg", "odd"):
         write(Path(name))
@@ -25,7 +25,7 @@ def test_pictures_of_folders_are_found_once_and_in_order(tmp_path: Path, monkeyp
     assert found.others == 1
 
 
-def test_a_path_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
+def test_an_error_for_a_missing_path_names_the_most_similar_one(tmp_path: Path) -> None:
     write(tmp_path / "photos" / "1.jpg")
     with pytest.raises(FileNotFoundError, match=r"no file or folder .*photo: did you mean .*photos\?"):
         find_pictures([tmp_path / "photo"])
@@ -52,13 +52,13 @@ def test_a_path_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
     ],
 )
 def test_folder_names_are_safe(label: object, name: str, tmp_path: Path) -> None:
-    assert folder_name(label) == name
+    assert safe_folder_name(label) == name
     (tmp_path / name).mkdir()
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
 
 def test_long_folder_names_are_cut_between_characters() -> None:
-    name = folder_name("é" * 300)
+    name = safe_folder_name("é" * 300)
     assert set(name) == {"é"}
     assert len(name.encode()) == 200
 
@@ -69,7 +69,7 @@ def test_no_two_classes_share_a_folder() -> None:
 
 
 @pytest.mark.parametrize("copies", [False, True])
-def test_what_is_there_is_never_touched(copies: bool, tmp_path: Path) -> None:
+def test_existing_files_are_never_touched(copies: bool, tmp_path: Path) -> None:
     sorter = Sorter(tmp_path / "sorted", copy=copies)
     write(tmp_path / "sorted" / "cat" / "1.jpg", "old")
     (tmp_path / "sorted" / "cat" / "1 (2).jpg").symlink_to("nowhere")
@@ -82,7 +82,7 @@ def test_what_is_there_is_never_touched(copies: bool, tmp_path: Path) -> None:
     assert [file.exists() for file in files] == [copies, copies]
 
 
-def test_a_dry_run_says_what_would_come(tmp_path: Path) -> None:
+def test_a_dry_run_says_where_files_would_go(tmp_path: Path) -> None:
     write(tmp_path / "sorted" / "cat" / "1.jpg", "old")
     files = [write(tmp_path / folder / "1.jpg") for folder in ("a", "b")]
     planned = Sorter(tmp_path / "sorted", dry_run=True)
@@ -104,7 +104,7 @@ def test_a_file_that_is_in_its_folder_stays(sorter: dict[str, bool], tmp_path: P
     assert [entry.name for entry in file.parent.iterdir()] == ["1.jpg"]
 
 
-def test_a_file_in_the_place_of_a_folder_is_said(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "sorted" / "cat", "a file")
     file = write(tmp_path / "1.jpg")
     with pytest.raises(NotADirectoryError, match=r"sorted/cat is a file, but a folder of that name is needed"):
@@ -116,7 +116,7 @@ def no_links(*arguments: object, **options: object) -> None:
     raise OSError(errno.EXDEV, "Invalid cross-device link")
 
 
-def test_to_another_file_system_a_file_is_copied_and_then_removed(
+def test_a_move_to_another_file_system_copies_and_then_removes_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "link", no_links)
@@ -133,11 +133,31 @@ def test_to_another_file_system_a_file_is_copied_and_then_removed(
     assert (tmp_path / "2.jpg").read_text() == "content" * 1000
 
 
-def test_a_copy_that_went_wrong_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["file", "link", "file without hard links"])
+def test_the_new_name_is_on_the_disk_before_the_old_one_is_removed(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = write(tmp_path / "old" / "1.jpg"), tmp_path / "new" / "1.jpg"
+    target.parent.mkdir()
+    if kind == "link":
+        source = tmp_path / "old" / "link.jpg"
+        source.symlink_to("1.jpg")
+    elif kind == "file without hard links":
+        monkeypatch.setattr(os, "link", no_links)
+    calls: list[str] = []
+    unlink = Path.unlink
+    monkeypatch.setattr(sorting, "sync_folder", lambda folder: calls.append(f"sync {folder.name}"))
+    monkeypatch.setattr(Path, "unlink", lambda path: (calls.append(f"remove {path.name}"), unlink(path))[1])
+    move(source, target)
+    assert calls[0] == "sync new"
+    assert calls[-1] == f"remove {source.name}"
+
+
+def test_a_failed_copy_leaves_the_original_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", no_links)
     source = write(tmp_path / "1.jpg", "content")
     monkeypatch.setattr(sorting.shutil, "copyfileobj", lambda reader, writer: writer.write(b"conten"))
-    with pytest.raises(OSError, match=r"is not the same as .*1\.jpg"):
+    with pytest.raises(OSError, match=r"differs from .*1\.jpg"):
         move(source, tmp_path / "2.jpg")
     assert [file.name for file in tmp_path.iterdir()] == ["1.jpg"]
 
@@ -151,7 +171,7 @@ def test_a_copy_that_went_wrong_costs_nothing(tmp_path: Path, monkeypatch: pytes
     assert source.read_text() == "content"
 
 
-def test_a_file_that_may_not_leave_its_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_removed_from_its_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path / "1.jpg")
     unlink = Path.unlink
 
@@ -166,7 +186,7 @@ def test_a_file_that_may_not_leave_its_folder_stays(tmp_path: Path, monkeypatch:
     assert [file.name for file in tmp_path.iterdir()] == ["1.jpg"]
 
 
-def test_a_moved_link_leads_where_it_led(tmp_path: Path) -> None:
+def test_a_moved_link_points_to_the_same_file(tmp_path: Path) -> None:
     write(tmp_path / "store" / "1.jpg", "content")
     link = tmp_path / "photos" / "1.jpg"
     link.parent.mkdir()
@@ -186,7 +206,7 @@ def test_inside_follows_links(tmp_path: Path) -> None:
     assert not is_inside(tmp_path / "photos2", tmp_path / "photos")
 
 
-def test_of_a_picture_and_links_to_it_the_picture_is_taken(tmp_path: Path) -> None:
+def test_a_picture_is_preferred_to_links_to_it(tmp_path: Path) -> None:
     real, folder = tmp_path / "z.png", tmp_path / "elsewhere"
     real.touch()
     folder.mkdir()

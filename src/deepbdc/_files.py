@@ -1,11 +1,11 @@
-"""Files that are either whole or not there, and arrays that are read safely."""
+"""Write files atomically and durably, and read ``.npz`` files safely."""
 
 import os
 import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +16,69 @@ from deepbdc.errors import UserError
 
 @contextmanager
 def temporary(target: Path) -> Iterator[Path]:
-    """A name beside ``target`` to write to; it takes the place of ``target`` when the block ends well."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    """Replace ``target`` atomically: the block writes to the path that this yields, which lies in the same folder.
+
+    When the block ends without an error, the file is flushed to the disk and renamed to ``target``. After a crash or a
+    power cut, ``target`` holds either its old content or all of the new one. The block must close the file it wrote.
+    """
+    make_folder(target.parent)
     part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")
     try:
         yield part
+        _sync_file(part)
         os.replace(part, target)
+        sync_folder(target.parent)
     finally:
         part.unlink(missing_ok=True)
 
 
 def write_bytes(target: str | Path, content: bytes) -> None:
-    """Write a file, whole or not at all, and see it on the disk before it takes its name."""
-    with temporary(Path(target)) as part, part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    """Write a file atomically and durably, see `temporary`."""
+    with temporary(Path(target)) as part:
+        part.write_bytes(content)
 
 
 def write_text(target: str | Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
-    with temporary(Path(target)) as part:
-        part.write_text(text, encoding="utf-8")
+    """Write a UTF-8 text file atomically and durably, see `temporary`."""
+    write_bytes(target, text.encode())
+
+
+def make_folder(folder: Path) -> None:
+    """Create ``folder`` and its missing parents, and wait until they are on the disk."""
+    missing = [parent for parent in (folder, *folder.parents) if not parent.is_dir()]
+    for new in reversed(missing):
+        new.mkdir(exist_ok=True)
+        sync_folder(new.parent)
+
+
+def _sync_file(path: Path) -> None:
+    """Wait until the content of a file is on the disk."""
+    handle = os.open(path, os.O_RDWR)  # Windows flushes only files that are open for writing
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until new, renamed and removed entries of ``folder`` are on the disk.
+
+    Does nothing where a folder cannot be opened or flushed, as on Windows and on some network file systems.
+    """
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def read_npz(path: str | Path) -> dict[str, Any]:
-    """The arrays of an ``.npz`` file; a damaged one is a ValueError that names it. Nothing in it is executed."""
+    """Read all arrays of an ``.npz`` file and unpickle nothing; a damaged file raises an error that names it."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise
     except (ValueError, OSError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path} is damaged, or is no .npz file of plain arrays ({type(error).__name__})") from error
+        raise UserError(f"{path} is damaged or is not an .npz file of plain arrays ({type(error).__name__})") from error

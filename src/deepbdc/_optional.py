@@ -1,4 +1,4 @@
-"""Import optional dependencies, or say which pip command adds them."""
+"""Import optional dependencies, or raise an error with the pip command that installs them."""
 
 from importlib import import_module
 from types import ModuleType
@@ -7,7 +7,7 @@ from deepbdc.errors import MissingPackage
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import ``module``, which comes with the extra ``deepbdc[extra]``."""
+    """Import ``module``, which the extra ``deepbdc[extra]`` installs."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

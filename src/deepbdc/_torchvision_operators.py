@@ -1,14 +1,14 @@
-"""Make torchvision importable beside a torch build that its compiled part does not fit.
+"""Make torchvision importable with a torch build that its compiled library does not match.
 
-The torchvision wheel on PyPI for Linux is built against CUDA. Beside a CPU build of torch its compiled library ``_C``
-cannot be loaded, so the operators ``nms`` and ``qnms`` are never declared, and ``import torchvision`` fails with
-"operator torchvision::nms does not exist" (pytorch/vision#9085). timm, torchmetrics and lightning-fabric import
-torchvision and fail with it. Anyone who mixes the two package indexes meets this.
+The torchvision wheel on PyPI for Linux is built for CUDA. With a CPU build of torch, its compiled library ``_C`` cannot
+be loaded, so the operators ``nms`` and ``qnms`` are never declared, and ``import torchvision`` fails with "operator
+torchvision::nms does not exist" (pytorch/vision#9085). timm, torchmetrics and lightning-fabric import torchvision and
+fail as well. This happens to everyone who installs the two packages from different indexes.
 
-Declaring the two operators (without a kernel) is enough: transforms, models and data sets then work; calling ``nms``
-still raises. ``install`` arranges that this happens just before torchvision is first imported, and only if its library
-cannot be loaded. This module can go when torchvision imports without its compiled part, or when its PyPI wheel loads
-beside a CPU torch.
+It is enough to declare the two operators without a kernel: transforms, models and data sets then work, and calling
+``nms`` still raises. `install` declares them just before torchvision is first imported, and only if its library cannot
+be loaded. This module can be deleted when torchvision imports without its compiled library, or when its wheel on PyPI
+loads with a CPU build of torch.
 """
 
 import sys
@@ -22,11 +22,11 @@ _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-_libraries: list[object] = []  # a torch.library.Library undoes its declarations when it is collected
+_libraries: list[object] = []  # keeps them alive: a freed torch.library.Library undoes its declarations
 
 
 class _BeforeTorchvision(MetaPathFinder):
-    """Finds nothing itself: it only notices that torchvision is about to be imported."""
+    """An import hook that finds no modules; it declares the operators when torchvision is about to be imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -40,7 +40,7 @@ class _BeforeTorchvision(MetaPathFinder):
 
 
 def _compiled_part_loads(spec: ModuleSpec) -> bool:
-    """Whether torchvision's ``_C`` library fits the torch that is installed."""
+    """Whether torchvision's library ``_C`` can be loaded with the installed torch."""
     import torch
 
     for folder in spec.submodule_search_locations or ():
@@ -63,7 +63,7 @@ def _declare_operators() -> None:
 
 
 def install() -> None:
-    """Watch for the first import of torchvision. Does nothing if it is imported already, or watched."""
+    """Wait for the first import of torchvision. Does nothing if it is already imported or already waited for."""
     watched = any(isinstance(finder, _BeforeTorchvision) for finder in sys.meta_path)
     if "torchvision" not in sys.modules and not watched:
         sys.meta_path.insert(0, _BeforeTorchvision())

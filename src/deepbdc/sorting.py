@@ -1,4 +1,4 @@
-"""Pictures in folders: find them, name folders after classes, and sort them without ever losing one."""
+"""Find a person's pictures, and move or copy them into one folder per class without ever losing one."""
 
 import hashlib
 import os
@@ -11,34 +11,36 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from deepbdc._files import sync_folder
 from deepbdc.data.images import IMAGE_SUFFIXES
 
 FORBIDDEN = frozenset('/\\:*?"<>|')
-"""What no folder name may hold on some system or other."""
+"""Characters that some operating system does not allow in folder names."""
 RESERVED = frozenset(
     {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
 )
-"""Names that Windows keeps for devices."""
+"""Names that Windows reserves for devices."""
 LONGEST_NAME = 200
-"""Bytes of a folder name; file systems take 255."""
+"""The most bytes of a folder name; file systems allow 255."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What lies in the files and folders that a person named."""
+    """The pictures among the files and folders that a person named."""
 
     pictures: list[Path]
     others: int
-    """How many files are left out because they do not end like a picture."""
+    """How many files were skipped because their suffix is not that of an image format."""
     links: int = 0
-    """How many links are left out: to pictures that are found anyway, or to folders."""
+    """How many symbolic links were skipped: links to folders, and links to pictures that are found anyway."""
 
 
 def find_pictures(places: Iterable[str | Path]) -> Found:
-    """The files named, and all pictures in the folders named and in the folders within, each once, sorted by folder.
+    """List the given files, and all pictures in the given folders and their subfolders; each picture once.
 
-    In folders, hidden files and folders, files that do not end like a picture, and links to folders are left out. Of a
-    picture and links to it, the picture itself is taken.
+    The order is that of ``places``, and sorted within each folder. In folders, this skips hidden files and folders,
+    files without the suffix of an image format, and links to folders. If both a picture and links to it are found, the
+    picture itself is listed.
     """
     pictures: dict[Path, Path] = {}
     others = links = 0
@@ -56,7 +58,7 @@ def find_pictures(places: Iterable[str | Path]) -> Found:
 
 
 def _add(pictures: dict[Path, Path], file: Path) -> bool:
-    """Add a file; whether a link was left out for it, or is left out."""
+    """Add a file unless it is known already, preferring a real file to a link; return whether a link was skipped."""
     known = pictures.setdefault(file.resolve(), file)
     if known.is_symlink() and not file.is_symlink():
         pictures[file.resolve()] = file
@@ -64,24 +66,25 @@ def _add(pictures: dict[Path, Path], file: Path) -> bool:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for parent, folders, files in os.walk(folder, onerror=_refused):
+    """Yield the visible files below a folder, and the links to folders, which are not followed."""
+    for parent, folders, files in os.walk(folder, onerror=_raise):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(parent, name) for name in folders if Path(parent, name).is_symlink())
         yield from (Path(parent, name) for name in sorted(files) if not name.startswith("."))
 
 
-def _refused(error: OSError) -> None:
-    """A folder that cannot be opened is said, not skipped."""
+def _raise(error: OSError) -> None:
+    """Report a folder that cannot be opened; `os.walk` would skip it silently."""
     raise error
 
 
 def is_picture(file: Path) -> bool:
-    """Whether a file is named like a picture, and not hidden."""
+    """Whether a file has the suffix of an image format and is not hidden."""
     return file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".")
 
 
 def not_there(path: Path) -> str:
-    """Say that a path does not exist, and which one was probably meant."""
+    """Write the error message for a path that does not exist, with the most similar name in the same folder."""
     parent = path.parent
     if not parent.is_dir():
         return f"there is no file or folder {path}: its folder {parent} does not exist either"
@@ -90,10 +93,10 @@ def not_there(path: Path) -> str:
     return f"there is no file or folder {path}" + (f": did you mean {parent / close[0]}?" if close else "")
 
 
-def folder_name(label: Any) -> str:
-    """The name of a class as that of a folder, on any system: no slashes, no leading dots, nothing invisible.
+def safe_folder_name(label: Any) -> str:
+    """Turn a class name into a folder name that every operating system allows and that cannot lead to another folder.
 
-    >>> folder_name("Tit, great/blue"), folder_name("../../etc"), folder_name("..")
+    >>> safe_folder_name("Tit, great/blue"), safe_folder_name("../../etc"), safe_folder_name("..")
     ('Tit, great_blue', '_.._etc', 'unnamed')
     """
     text = "".join("_" if sign in FORBIDDEN or not sign.isprintable() else sign for sign in str(label)).strip(". ")
@@ -102,7 +105,7 @@ def folder_name(label: Any) -> str:
 
 
 def folder_names(labels: Sequence[Any]) -> list[str]:
-    """A folder name for each label. No two are the same, even where big and small letters are.
+    """Give each label its own folder name; the names also differ on file systems that ignore case.
 
     >>> folder_names(["a/b", "a_b", "A_B"])
     ['a_b', 'a_b (2)', 'A_B (3)']
@@ -110,37 +113,37 @@ def folder_names(labels: Sequence[Any]) -> list[str]:
     names: list[str] = []
     for label in labels:
         taken = {name.casefold() for name in names}
-        names.append(next(name for name in numbered(folder_name(label)) if name.casefold() not in taken))
+        names.append(next(name for name in numbered(safe_folder_name(label)) if name.casefold() not in taken))
     return names
 
 
 def numbered(name: str) -> Iterator[str]:
-    """``name``, then ``name (2)``, ``name (3)``, ...: where something is called so already."""
+    """Yield ``name``, ``name (2)``, ``name (3)``, ..., to find a name that is not taken."""
     yield name
     for number in count(2):
         yield f"{name} ({number})"
 
 
 def _file_names(name: str) -> Iterator[str]:
-    """``a.jpg``, then ``a (2).jpg``, ``a (3).jpg``, ..."""
+    """Yield ``a.jpg``, ``a (2).jpg``, ``a (3).jpg``, ..."""
     stem, suffix = os.path.splitext(name)
     return (f"{text}{suffix}" for text in numbered(stem))
 
 
 @dataclass
 class Sorter:
-    """Puts files into folders of one target folder. What is there already keeps its place and its name."""
+    """Moves or copies files into subfolders of one target folder. It never replaces or renames an existing file."""
 
     target: Path
     copy: bool = False
     dry_run: bool = False
-    """Only say where a file would go."""
+    """Only return where each file would go, and change nothing."""
     _promised: set[Path] = field(default_factory=set)
 
     def place(self, file: Path, folder: str) -> Path:
-        """Put ``file`` into ``folder`` of the target, under a new name if its own is taken; returns where it is.
+        """Put ``file`` into the subfolder ``folder`` and return its new path; a number is added if its name is taken.
 
-        A file that is in that folder already stays as it is.
+        A file that is already in that subfolder stays where it is.
         """
         home = self.target / folder
         if home.exists() and not home.is_dir():
@@ -154,10 +157,10 @@ class Sorter:
             with suppress(FileExistsError):
                 (copy if self.copy else move)(file, home / name)
                 return home / name
-        raise AssertionError("there is always another number")
+        raise AssertionError("file names never run out")
 
     def _promise(self, home: Path, name: str) -> Path:
-        """Where a file would go after all those before it."""
+        """Return where a file would go, given the existing files and those already planned in this dry run."""
         free = (home / name for name in _file_names(name))
         place = next(path for path in free if path not in self._promised and not os.path.lexists(path))
         self._promised.add(place)
@@ -165,46 +168,51 @@ class Sorter:
 
 
 def move(source: Path, target: Path) -> None:
-    """Give a file another place, which must be free (else FileExistsError). At every moment it is in one of both.
+    """Move a file to a path that must not exist yet (else FileExistsError).
 
-    A link that is moved leads to the same file as before.
+    At every moment, and also after a power cut, the file is at one of the two paths or at both. A symbolic link still
+    points to the same file after the move.
     """
     if source.is_symlink():
         target.symlink_to(source.resolve())
     else:
         _link_or_copy(source, target)
+    sync_folder(target.parent)  # the new name must be on the disk before the old one is removed
     try:
         source.unlink()
     except FileNotFoundError:
-        pass  # somebody else removed it: the target is now the only one
+        pass  # another program removed it; the file is at the target
     except OSError:
-        target.unlink()  # it may not be taken from its folder, so it stays there
+        target.unlink()  # the source cannot be removed, so undo the move
         raise
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    """A second name for the same file, which unlike a renaming never replaces another; a copy where that cannot be."""
+    """Create a hard link, which unlike a rename never replaces a file; copy if a hard link is not possible."""
     try:
         os.link(source, target)
     except FileExistsError:
         raise
-    except OSError:  # another file system, or one without hard links
+    except OSError:  # the target is on another file system, or on one without hard links
         copy(source, target)
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file to a place which must be free (else FileExistsError): compared and on the disk, or not at all."""
+    """Copy a file to a path that must not exist yet (else FileExistsError).
+
+    The copy is flushed to the disk and compared with the original. If anything fails, no copy is left behind.
+    """
     with source.open("rb") as reader, target.open("xb") as writer:
         try:
             shutil.copyfileobj(reader, writer)
             writer.flush()
             os.fsync(writer.fileno())
             if _digest(source) != _digest(target):
-                raise OSError(f"the copy {target} is not the same as {source}: is the disk damaged?")
-            with suppress(OSError):  # not every file system keeps times and permissions
+                raise OSError(f"the copy {target} differs from {source}: is the disk damaged?")
+            with suppress(OSError):  # some file systems do not store times and permissions
                 shutil.copystat(source, target)
-            _sync_folder(target.parent)
-        except BaseException:  # also Ctrl-C
+            sync_folder(target.parent)
+        except BaseException:  # also on Ctrl-C
             target.unlink(missing_ok=True)
             raise
 
@@ -214,16 +222,6 @@ def _digest(path: Path) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def _sync_folder(folder: Path) -> None:
-    """See the entry of a new file on the disk; systems that cannot open a folder do that by themselves."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def is_inside(path: Path, folder: Path) -> bool:
-    """Whether ``path`` is ``folder`` or lies in it, links followed."""
+    """Whether ``path`` is ``folder`` or lies below it, after following symbolic links."""
     return path.resolve().is_relative_to(folder.resolve())

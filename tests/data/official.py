@@ -1,4 +1,4 @@
-"""Small archives of exactly the official formats: the same inner paths and annotation files, few and tiny images."""
+"""Build small archives in the official formats: the same paths and annotation files, but few and tiny images."""
 
 import io
 import tarfile
@@ -18,7 +18,7 @@ Files = Mapping[str, bytes]
 
 
 def picture(seed: int, size: tuple[int, int] = (40, 30), kind: str = "JPEG") -> bytes:
-    """An image file that no other seed gives."""
+    """Make an image file; each seed gives another one."""
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, kind)
@@ -57,7 +57,7 @@ def write_folder(path: Path, files: Files) -> Path:
 def small(
     name: str, classes: Mapping[str, tuple[str, ...]], images: int | Mapping[str, int], **changes: Any
 ) -> Benchmark:
-    """The benchmark with other classes and counts, and without the MD5 sums of the official files."""
+    """Return the benchmark with other classes and counts, and without the MD5 sums of the official files."""
     every = [label for names in classes.values() for label in names]
     per_class = dict.fromkeys(every, images) if isinstance(images, int) else dict(images)
     official = benchmarks.get(name)
@@ -72,7 +72,7 @@ def small(
 
 
 def tree(path: Path) -> dict[str, bytes]:
-    """All files below ``path``, but for hidden ones."""
+    """Read all files below ``path`` except hidden ones."""
     return {
         file.relative_to(path).as_posix(): file.read_bytes()
         for file in sorted(path.rglob("*"))

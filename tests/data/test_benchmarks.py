@@ -10,7 +10,7 @@ import pytest
 from deepbdc.data import benchmarks
 from deepbdc.data.benchmarks import SPLITS, NotPrepared
 
-# Written down from the papers, not read from the files that are tested.
+# Taken from the papers, not from the files under test.
 CLASSES = {
     "miniimagenet": (64, 16, 20),
     "tieredimagenet": (351, 97, 160),
@@ -39,7 +39,7 @@ def test_names() -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_the_lists_are_what_the_papers_say(name: str) -> None:
+def test_the_splits_have_the_sizes_in_the_papers(name: str) -> None:
     benchmark = benchmarks.get(name)
     assert tuple(len(benchmark.classes[split]) for split in SPLITS) == CLASSES[name]
     assert sum(benchmark.images.values()) == IMAGES[name]
@@ -47,7 +47,7 @@ def test_the_lists_are_what_the_papers_say(name: str) -> None:
         assert not set(benchmark.classes[first]) & set(benchmark.classes[second])
     every = benchmark.split_of()
     assert len(every) == sum(CLASSES[name])
-    assert len({benchmarks.folder_name(label).lower() for label in every}) == len(every)
+    assert len({benchmarks.prepared_folder_name(label).lower() for label in every}) == len(every)
     if benchmark.per_class:
         assert benchmark.per_class.keys() == every.keys()
         for split in SPLITS:
@@ -71,8 +71,8 @@ def test_ranks_of_miniimagenet() -> None:
     assert ranks["n01532829"][:3] == ((5, 7), (10, 10), (14, 21))
 
 
-def test_rules() -> None:
-    """CUB and aircraft are split by the place in the sorted list, with remainders of 2 and 4."""
+def test_rules_of_the_splits() -> None:
+    """CUB and aircraft are split by the index in the sorted list of classes, modulo 2 and 4."""
     for name in ("cub", "aircraft"):
         classes = benchmarks.get(name).classes
         ordered = sorted(benchmarks.get(name).split_of())
@@ -151,14 +151,14 @@ def test_not_prepared_names_the_command(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def write_part(path: Path, splits: Sequence[str], images: int = 2) -> None:
-    """A part of FC100 that, like real ones, lists all classes and has images of those of some splits."""
+    """Write a part of FC100 that names all classes, as real parts do, but has images of only some splits."""
     split_of = sorted(benchmarks.get("fc100").split_of().items())
     labels = np.repeat([label for label, (_, split) in enumerate(split_of) if split in splits], images)
     np.savez(
         path,
         images=np.random.default_rng(len(splits)).integers(0, 256, (len(labels), 4, 4, 3), dtype=np.uint8),
         labels=labels,
-        class_names=np.array([name.removesuffix("_tree") for name, _ in split_of]),  # as some copies call them
+        class_names=np.array([name.removesuffix("_tree") for name, _ in split_of]),  # as in some copies
         class_split=np.array([split for _, split in split_of]),
     )
 
@@ -176,7 +176,7 @@ def test_prepared_in_parts(tmp_path: Path) -> None:
     assert benchmarks.array_files("fc100", tmp_path) == [tmp_path / "fc100.npz"]
 
 
-def test_parts_that_are_none(tmp_path: Path) -> None:
+def test_files_that_are_not_parts(tmp_path: Path) -> None:
     np.savez(tmp_path / "fc100_notes.npz", x=np.zeros(3))
     assert benchmarks.classes_in(tmp_path / "fc100_notes.npz") == {}
     (tmp_path / "fc100_broken.npz").write_bytes(b"noise")

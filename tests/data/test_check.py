@@ -20,7 +20,7 @@ def kinds(report: Report) -> list[str]:
     return [problem.kind for problem in report.problems]
 
 
-def test_nothing_wrong(tmp_path: Path) -> None:
+def test_a_good_data_set(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     report = check(write_folder(tmp_path / "x", FILES), lambda *progress: seen.append(progress))
     assert report.ok
@@ -65,7 +65,7 @@ def test_shrunk_images(tmp_path: Path) -> None:
     assert kinds(report) == ["shrunk"]
     assert "12 of 12 images are exactly 84×84" in report.problems[0].text
     assert "official archive" in report.problems[0].remedy
-    # One among many can be so by chance.
+    # One among many can have this size by chance.
     many = {f"train/001.A/{number}.jpg": picture(5000 + number, (12, 12)) for number in range(150)}
     one = {"train/001.A/x.jpg": picture(1, (84, 84))}
     assert check(write_folder(tmp_path / "y", many | one)).ok
@@ -83,7 +83,7 @@ def test_counts_of_a_known_benchmark(tmp_path: Path) -> None:
 
 
 def test_a_benchmark_is_recognised(tmp_path: Path) -> None:
-    """By its name, or, when the folder was renamed, by its marker."""
+    """By its name, or by its marker if the folder was renamed."""
     report = check(write_folder(tmp_path / "cub", FILES))
     assert report.benchmark == "cub"
     assert any("5,885" in item for item in report.problems[0].items)
@@ -92,7 +92,7 @@ def test_a_benchmark_is_recognised(tmp_path: Path) -> None:
     assert check(write_folder(tmp_path / "glyphs", FILES)).benchmark is None
 
 
-def test_official_duplicates_are_only_said(tmp_path: Path) -> None:
+def test_official_duplicates_are_not_serious(tmp_path: Path) -> None:
     files = FILES | {"test/004.D/2.jpg": FILES["test/004.D/1.jpg"]}
     report = check(write_folder(tmp_path / "x", files), benchmark=small("cub", CLASSES, 3))
     assert kinds(report) == ["twice"]

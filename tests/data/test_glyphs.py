@@ -1,4 +1,4 @@
-"""The embedded data set: its classes, its pictures and its file."""
+"""The embedded data set: its classes, its images and its file."""
 
 import re
 import unicodedata
@@ -25,7 +25,7 @@ def characters() -> list[Character]:
 @pytest.fixture(scope="module")
 def arrays(characters: list[Character]) -> Arrays:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(glyphs, "choose_characters", lambda: characters)  # seconds of work, done once
+        patch.setattr(glyphs, "choose_characters", lambda: characters)  # takes seconds, so it runs once
         return glyphs.make_glyphs()
 
 
@@ -61,12 +61,12 @@ def test_scripts_of_the_splits_are_disjoint(arrays: Arrays) -> None:
 
 
 @pytest.mark.parametrize("alike", ["AАΑ", "OoОоΟοՕօ೦ᴏ", "HНΗ", "cCсСϲ", "sSѕЅՏꜱ", "uսʋυ", "nոռп", "xXхХχ", "IlіІΙי"])
-def test_at_most_one_of_the_look_alikes_that_people_know(arrays: Arrays, alike: str) -> None:
+def test_at_most_one_of_well_known_look_alikes(arrays: Arrays, alike: str) -> None:
     assert len(set(alike) & set(letters(arrays))) <= 1
 
 
 def test_no_two_classes_look_alike_in_any_two_faces(characters: list[Character]) -> None:
-    """Correlations of all faces at once, by numpy's own function."""
+    """Checked with the correlations that numpy computes for all faces at once."""
     pictures = [glyph_characters.canonical_pictures(c.letter, c.faces) for c in characters]
     owner = np.repeat(np.arange(len(pictures)), [len(stack) for stack in pictures])
     correlations = np.corrcoef(np.concatenate(pictures))
@@ -81,10 +81,10 @@ def test_likeness_against_a_naive_twin() -> None:
     np.testing.assert_allclose(glyph_characters.likeness(pictures), expected, atol=1e-12)
 
 
-def test_who_comes_later_gives_way() -> None:
+def test_the_later_of_two_look_alikes_is_dropped() -> None:
     alike = np.eye(4)
     alike[0, 1] = alike[1, 0] = alike[1, 2] = alike[2, 1] = alike[0, 3] = alike[3, 0] = 0.9
-    # 1 is like 0 and goes; 2 is like 1 only, which is gone; 3 is like 0.
+    # 1 is like 0 and is dropped. 2 is like 1 only, so it stays. 3 is like 0 and is dropped.
     assert glyph_characters.without_look_alikes(alike, limit=0.8) == [0, 2]
     assert glyph_characters.without_look_alikes(alike, limit=0.95) == [0, 1, 2, 3]
 
@@ -105,21 +105,21 @@ def test_every_face_draws_the_letter_and_no_placeholder(characters: list[Charact
             assert mask.shape != missing.shape or (mask != missing).any(), (character.name, face.name)
 
 
-def test_missing_fonts_are_answered_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_fonts_are_a_readable_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("matplotlib.get_data_path", lambda: str(tmp_path))
     with pytest.raises(FileNotFoundError, match="install matplotlib from PyPI"):
         glyph_characters.font_files()
 
 
-# ---- the pictures
+# ---- the images
 
 
-def test_ink_and_ground_always_differ(arrays: Arrays) -> None:
+def test_ink_and_background_always_differ(arrays: Arrays) -> None:
     luma = (arrays["images"] @ np.array([0.299, 0.587, 0.114])).reshape(len(arrays["images"]), -1)
     bright = luma > (luma.min(axis=1, keepdims=True) + luma.max(axis=1, keepdims=True)) / 2
     difference = (luma * bright).sum(1) / bright.sum(1) - (luma * ~bright).sum(1) / (~bright).sum(1)
     assert difference.min() > 60
-    # Neither a picture without ink nor one full of it; dark on light and light on dark both occur.
+    # No image is without ink or full of it; dark on light and light on dark both occur.
     rarer = np.minimum(bright.mean(axis=1), 1 - bright.mean(axis=1))
     assert rarer.min() > 0.01
     assert 0.4 < (bright.mean(axis=1) < 0.5).mean() < 0.6
@@ -129,7 +129,7 @@ def test_pictures_of_a_class_all_differ(arrays: Arrays) -> None:
     assert len(np.unique(arrays["images"].reshape(len(arrays["images"]), -1), axis=0)) == len(arrays["images"])
 
 
-def test_letters_stand_wholly_inside() -> None:
+def test_letters_are_entirely_inside_the_image() -> None:
     generator = np.random.default_rng(3)
     sizes = generator.integers(10, 90, (300, 2)).astype(float)
     extents = []
@@ -144,7 +144,7 @@ def test_letters_stand_wholly_inside() -> None:
     assert 28 < max(extents) < 29 + 1e-6
 
 
-def test_the_ink_is_where_pillow_was_told() -> None:
+def test_the_ink_is_at_the_given_position() -> None:
     placements = glyph_rendering._placements(np.array([[40.0, 60.0]]), np.random.default_rng(5))
     drawn = np.asarray(glyph_rendering._placed(Image.new("L", (40, 60), 255), placements[0])) / 255
     forward = np.linalg.inv(np.vstack([placements[0].reshape(2, 3), [0, 0, 1]]))
@@ -219,7 +219,7 @@ def small_arrays() -> Arrays:
 
 
 class Maker:
-    """Stands in for `make_glyphs` and counts its calls."""
+    """Stand-in for `make_glyphs` that counts its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -237,7 +237,7 @@ def maker(monkeypatch: pytest.MonkeyPatch) -> Maker:
     return maker
 
 
-def test_made_once(tmp_path: Path, maker: Maker) -> None:
+def test_the_file_is_drawn_once(tmp_path: Path, maker: Maker) -> None:
     root = tmp_path / "new" / "folder"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -266,7 +266,7 @@ def flip_a_bit(path: Path) -> None:
 
 
 def change_a_pixel(path: Path) -> None:
-    """A sound archive with other content: only the checksum tells."""
+    """The archive stays valid, so that only the checksum reveals the change."""
     with np.load(path) as stored:
         content = dict(stored)
     content["images"][3, 4, 5, 0] ^= 1
@@ -294,7 +294,7 @@ def leave_it_empty(path: Path) -> None:
         (older_recipe, "older recipe"),
     ],
 )
-def test_a_harmed_file_is_made_anew(tmp_path: Path, maker: Maker, harm: Any, words: str) -> None:
+def test_a_damaged_or_old_file_is_drawn_again(tmp_path: Path, maker: Maker, harm: Any, words: str) -> None:
     path = glyphs.glyphs_file(tmp_path)
     harm(path)
     with pytest.warns(UserWarning, match=words):
@@ -315,7 +315,7 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path: Path, maker: Maker, mo
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_pictures_than_recorded_are_told(tmp_path: Path, maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_for_unrecorded_images(tmp_path: Path, maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(glyphs, "FINGERPRINT", "0" * 64)
     monkeypatch.setattr(glyphs, "MADE_WITH", {**glyphs.made_with(), "pillow": "1.2.3"})
     with pytest.warns(UserWarning, match=r"differ from the recorded ones .* instead of 1\.2\.3"):
@@ -331,10 +331,10 @@ def test_contact_sheet(tmp_path: Path, arrays: Arrays) -> None:
     np.testing.assert_array_equal(sheet[1:33, 290 + 34 : 290 + 66], arrays["images"][40 * first + 1])
 
 
-def test_the_counts_are_those_that_the_list_tells(arrays: Arrays) -> None:
+def test_the_title_in_the_list_has_the_right_counts(arrays: Arrays) -> None:
     from deepbdc.data import benchmarks
 
     title = benchmarks.get("glyphs").title
     parts = arrays["class_split"].tolist()
-    for split, words in (("train", "to train"), ("val", "for val"), ("test", "for test")):
+    for split, words in (("train", "in train"), ("val", "in val"), ("test", "in test")):
         assert re.search(rf"\b{parts.count(split)} (classes )?of [^0-9]*{words}", title)

@@ -47,7 +47,7 @@ def test_cmyk_jpeg(tmp_path: Path) -> None:
     assert max(green, blue) < 60
 
 
-def test_what_is_transparent_becomes_white(tmp_path: Path) -> None:
+def test_transparent_pixels_become_white(tmp_path: Path) -> None:
     half = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
     half.putpixel((0, 0), (0, 0, 255, 255))
     image = load_image(save(tmp_path, half, "half.png"))
@@ -60,7 +60,7 @@ def test_what_is_transparent_becomes_white(tmp_path: Path) -> None:
 
 def test_exif_orientation_is_applied(tmp_path: Path) -> None:
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned: rotate by 90° clockwise to see it upright
+    exif[0x0112] = 6  # the image must be rotated by 90° clockwise
     path = save(tmp_path, Image.fromarray(GRADIENT), "turned.jpg", exif=exif, quality=95)
     image = load_image(path)
     assert image.size == (8, 16)
@@ -106,6 +106,6 @@ def test_decompression_bombs_are_refused(tmp_path: Path) -> None:
         load_image(small, most_pixels=1000)
 
 
-def test_a_missing_file_is_missing(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         load_image(tmp_path / "none.png")

@@ -56,14 +56,14 @@ def test_folder_tree(tmp_path: Path) -> None:
     assert len(everything) == 12
 
 
-def test_labels_follow_the_files_whatever_their_order(tmp_path: Path) -> None:
+def test_labels_match_the_folders_of_the_files(tmp_path: Path) -> None:
     everything = load_dataset(write_tree(tmp_path, TREE), split="all")
     assert isinstance(everything, FolderDataset)
     for file, label in zip(everything.files, everything.labels.tolist(), strict=True):
         assert file.parent.name == everything.class_names[label]
 
 
-def test_hidden_and_other_files_are_passed_over(tmp_path: Path) -> None:
+def test_hidden_and_other_files_are_skipped(tmp_path: Path) -> None:
     write_tree(tmp_path, TREE)
     (tmp_path / "test/bee/notes.txt").write_text("x")
     (tmp_path / "test/bee/.hidden.png").write_text("x")
@@ -154,15 +154,15 @@ def test_named_data_sets() -> None:
 
 def test_mistakes_in_folders(tmp_path: Path) -> None:
     write_tree(tmp_path / "shared", TREE | {"val/cat": 1})
-    with pytest.raises(ValueError, match="class 'cat' is in train and in val; splits share no class"):
+    with pytest.raises(ValueError, match="class 'cat' is in train and in val; splits must not share classes"):
         load_dataset(tmp_path / "shared", "test")
     write_tree(tmp_path / "twice", TREE)
     os.link(tmp_path / "twice/test/bee/0.png", tmp_path / "twice/test/zebra/again.png")
-    with pytest.raises(ValueError, match="one image file stands in it twice"):
+    with pytest.raises(ValueError, match="contains the same image file twice"):
         load_dataset(tmp_path / "twice", "test")
     write_tree(tmp_path / "across", TREE)
     os.link(tmp_path / "across/test/bee/0.png", tmp_path / "across/train/ant/again.png")
-    with pytest.raises(ValueError, match="one image file stands in it twice"):
+    with pytest.raises(ValueError, match="contains the same image file twice"):
         load_dataset(tmp_path / "across", "test")
     write_tree(tmp_path / "empty", TREE)
     (tmp_path / "empty/test/ghost").mkdir()
@@ -208,7 +208,7 @@ def test_mistakes_in_split_files(content: str, message: str, tmp_path: Path) -> 
         ({"class_split": np.array(["test"])}, "3 class names but 1 entries"),
         ({"class_split": np.array(["train"] * 3)}, "no classes in the split 'test', only in train"),
         ({"class_names": np.array(["a", "a", "b"])}, "a class twice: a"),
-        ({"class_names": np.array(["a", "b", "a"])}, "a class twice: a; splits share no class"),
+        ({"class_names": np.array(["a", "b", "a"])}, "a class twice: a; splits must not share classes"),
         ({"class_split": np.array(["Test", "Test", "Train"])}, "class_split must be train, val, test, got Test, Train"),
         ({"labels": np.zeros(6)}, "labels must be integers"),
     ],
@@ -220,7 +220,7 @@ def test_mistakes_in_arrays(changes: dict[str, object], message: str, tmp_path: 
 
 def test_a_benchmark_in_parts(tmp_path: Path) -> None:
     write_part(tmp_path / "fc100_a.npz", ["train"])
-    assert len(load_dataset("fc100", "train", root=tmp_path)) == 120  # what there is can be used
+    assert len(load_dataset("fc100", "train", root=tmp_path)) == 120  # the other splits are not needed
     with pytest.raises(FileNotFoundError, match=r"fc100 test has 20 classes, but .*fc100_a\.npz have images of 0"):
         load_dataset("fc100", "test", root=tmp_path)
     write_part(tmp_path / "fc100_b.npz", ["val", "test"])
@@ -229,7 +229,7 @@ def test_a_benchmark_in_parts(tmp_path: Path) -> None:
         assert (dataset.name, dataset.split) == ("fc100", split)
         assert (len(dataset.class_names), len(dataset)) == (classes, 2 * classes)
     write_part(tmp_path / "fc100.npz", ["train", "val", "test"], images=3)
-    assert len(load_dataset("fc100", "val", root=tmp_path)) == 60  # the whole file wins
+    assert len(load_dataset("fc100", "val", root=tmp_path)) == 60  # the whole file takes precedence over the parts
 
 
 def test_only_the_parts_of_the_split_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,7 @@ def test_data_that_is_not_found(tmp_path: Path) -> None:
         ("fc100", tmp_path, r"looked for fc100\.npz \(or parts fc100_\*\.npz"),
         ("miniimagenet->cub", tmp_path, "the folder miniimagenet .* and the folder cub .*, or folders train, val"),
         ("own", tmp_path, "looked for folders train, val and test, or a splits.json"),
-        ("cub", tmp_path / "nowhere", "nowhere does not exist, and no data set is called so"),
+        ("cub", tmp_path / "nowhere", "nowhere does not exist, and no data set has that name"),
         ("cub", tmp_path / "x.txt", "neither a folder nor an .npz"),
     ):
         with pytest.raises(FileNotFoundError, match=message):

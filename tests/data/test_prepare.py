@@ -1,4 +1,4 @@
-"""What all benchmarks have in common, on CUB: verified, resumable, complete or not prepared at all."""
+"""What the preparation of all benchmarks has in common, tested on CUB."""
 
 import hashlib
 import json
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deepbdc.data import benchmarks
+from deepbdc.data import prepare as prepare_module
 from deepbdc.data.archives import Member, UnsafeArchive
 from deepbdc.data.benchmarks import MARKER, Archive, Benchmark
 from deepbdc.data.prepare import PrepareError, differences, prepare
@@ -25,12 +26,12 @@ IMAGES = {
 
 
 def archive(path: Path, images: dict[str, bytes] = IMAGES) -> Path:
-    """The inner paths of CUB_200_2011.tgz, with the other things that lie in it."""
+    """An archive with the paths of CUB_200_2011.tgz, including its other files."""
     other = {
         "attributes.txt": b"1 has_bill_shape::curved_(up_or_down)\n",
         "CUB_200_2011/images.txt": b"1 001.Albatross/Albatross_0000_0.jpg\n",
         "CUB_200_2011/README": b"read me",
-        "CUB_200_2011/images/001.Albatross/._Albatross_0000_0.jpg": b"a shadow file of a Mac",
+        "CUB_200_2011/images/001.Albatross/._Albatross_0000_0.jpg": b"a metadata file of macOS",
     }
     inner = {f"CUB_200_2011/images/{name}": content for name, content in images.items()}
     return write_tar(path / "CUB_200_2011.tgz", {**other, **inner})
@@ -69,7 +70,7 @@ def test_deleted_images_come_back(tmp_path: Path, facts: Benchmark) -> None:
 
 def test_files_that_do_not_belong_there_are_named(tmp_path: Path, facts: Benchmark) -> None:
     write_folder(tmp_path / "root" / "cub", {"test/004.Ani/Thumbs.db": b"x"})
-    with pytest.raises(PrepareError, match=r"1 files that are not of cub, like Thumbs\.db: move them away"):
+    with pytest.raises(PrepareError, match=r"1 files that do not belong to cub, like Thumbs\.db: move them away"):
         prepare("cub", archive(tmp_path), tmp_path / "root", benchmark=facts)
     assert not benchmarks.is_prepared("cub", tmp_path / "root")
 
@@ -83,12 +84,12 @@ def test_from_an_unpacked_folder(tmp_path: Path, facts: Benchmark, inside: str) 
 
 def test_from_the_folder_that_holds_the_archive(tmp_path: Path, facts: Benchmark) -> None:
     archive(tmp_path)
-    write_folder(tmp_path, {"holiday/001.Albatross/beach.jpg": picture(999)})  # is not looked at
+    write_folder(tmp_path, {"holiday/001.Albatross/beach.jpg": picture(999)})  # must not be read
     assert tree(prepare("cub", tmp_path, tmp_path / "root", benchmark=facts)) == expected()
 
 
 def test_from_the_standard_layout(tmp_path: Path, facts: Benchmark) -> None:
-    """Also in the place itself, for those who put a folder there by hand."""
+    """The source may also be the target folder itself, if somebody has put the images there by hand."""
     write_folder(tmp_path / "root" / "cub", expected())
     assert not benchmarks.is_prepared("cub", tmp_path / "root")
     made = prepare("cub", tmp_path / "root" / "cub", tmp_path / "root", benchmark=facts)
@@ -117,21 +118,36 @@ def test_interrupted_and_resumed(tmp_path: Path, facts: Benchmark, monkeypatch: 
         prepare("cub", source, root, interrupt, benchmark=facts)
     assert len(tree(root / "cub")) == 7
     assert not benchmarks.is_prepared("cub", root)
-    # As a crash in the middle of a file leaves it:
+    # What a crash in the middle of a file leaves behind:
     (root / "cub" / "train" / BIRDS[0] / ".x.jpg.1.part").write_bytes(b"half of it")
 
     saved: list[str] = []
     save = Member.save
     monkeypatch.setattr(Member, "save", lambda self, target: (saved.append(target.name), save(self, target))[1])
     prepare("cub", source, root, benchmark=facts)
-    assert len(saved) == len(IMAGES) - 7  # only what was missing
+    assert len(saved) == len(IMAGES) - 7  # only the missing ones
     assert tree(root / "cub") == expected()
     assert not list(root.rglob("*.part"))
 
     saved.clear()
     source.unlink()
-    prepare("cub", source, root, benchmark=facts)  # complete: the source is not even looked for
+    prepare("cub", source, root, benchmark=facts)  # complete, so the source is not needed
     assert saved == []
+
+
+@pytest.mark.parametrize("kind", ["archive", "folder"])
+def test_images_are_on_the_disk_before_the_marker(
+    tmp_path: Path, facts: Benchmark, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The images of an archive are written, those of a folder are linked."""
+    source = archive(tmp_path) if kind == "archive" else write_folder(tmp_path / "in", IMAGES)
+    calls: list[str] = []
+    write = prepare_module.write_text
+    monkeypatch.setattr(prepare_module, "sync_folder", lambda folder: calls.append(folder.name))
+    monkeypatch.setattr(prepare_module, "write_text", lambda *given: (calls.append("marker"), write(*given))[1])
+    prepare("cub", source, tmp_path / "root", benchmark=facts)
+    assert set(calls[:-1]) == set(BIRDS)
+    assert calls[-1] == "marker"
 
 
 def test_missing_images_are_named(tmp_path: Path, facts: Benchmark) -> None:
@@ -140,18 +156,18 @@ def test_missing_images_are_named(tmp_path: Path, facts: Benchmark) -> None:
         prepare("cub", archive(tmp_path, fewer), tmp_path / "root", benchmark=facts)
     message = str(caught.value)
     assert "test: 1 of 2 classes are missing: 004.Ani" in message
-    assert "train: 1 classes have another number of images: 005.Crow (1 instead of 2)" in message
+    assert "train: 1 classes have a wrong number of images: 005.Crow (1 instead of 2)" in message
     assert "train: 7 images instead of 8" in message
     assert "CUB_200_2011.tgz" in message
     assert not benchmarks.is_prepared("cub", tmp_path / "root")
-    # With the whole archive it goes on.
+    # A second call with the complete archive adds what was missing.
     prepare("cub", archive(tmp_path), tmp_path / "root", benchmark=facts)
     assert tree(tmp_path / "root" / "cub") == expected()
 
 
-def test_nothing_of_it(tmp_path: Path, facts: Benchmark) -> None:
+def test_a_source_without_images(tmp_path: Path, facts: Benchmark) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(PrepareError, match="holds no image of cub"):
+    with pytest.raises(PrepareError, match="has no image of cub"):
         prepare("cub", tmp_path / "empty", tmp_path / "root", benchmark=facts)
     with pytest.raises(FileNotFoundError, match=r"data\.caltech\.edu"):
         prepare("cub", tmp_path / "missing", tmp_path / "root", benchmark=facts)
@@ -181,7 +197,7 @@ def test_hostile_archive(tmp_path: Path, facts: Benchmark) -> None:
     assert not (tmp_path / "001.Albatross").exists()
 
 
-def test_what_cannot_be_prepared(tmp_path: Path) -> None:
+def test_names_that_cannot_be_prepared(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="made on first use"):
         prepare("glyphs", tmp_path)
     with pytest.raises(ValueError, match="ask for miniimagenet or cub"):

@@ -35,7 +35,7 @@ def test_resize_crop_and_normalise(preprocessing: Preprocessing) -> None:
     torch.testing.assert_close(found, torch.from_numpy(expected).permute(2, 0, 1).float(), atol=1e-5, rtol=0)
 
 
-def test_batch_is_the_same_as_one_by_one_where_nothing_is_resized() -> None:
+def test_a_batch_gives_the_same_as_single_images_if_nothing_is_resized() -> None:
     images = pixels()
     one = torch.stack([make_test_transform(SMALL)(Image.fromarray(image)) for image in images])
     torch.testing.assert_close(BatchTestTransform(SMALL)(images), one, atol=1e-6, rtol=0)
@@ -86,7 +86,7 @@ def test_crop_of_whole_pixels_without_scaling_is_a_slice() -> None:
     torch.testing.assert_close(found[2], batch[2, :, 6:, 6:].flip(2), atol=1e-5, rtol=0)
 
 
-def test_jitter_is_torchvisions() -> None:
+def test_jitter_is_that_of_torchvision() -> None:
     batch = torch.rand(4, 3, 8, 8)
     factors = 1 + 0.4 * (2 * torch.rand(3, 4) - 1)
     found = colour_jitter(batch, *factors)

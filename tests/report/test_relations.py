@@ -11,7 +11,7 @@ from deepbdc.statistic import bd_correlation
 
 @pytest.fixture(scope="module")
 def found() -> list:  # type: ignore[type-arg]
-    """The sample of the demo."""
+    """The relations as in the demo, with fewer permutations."""
     return list(relations(permutations=99, seed=0))
 
 
@@ -31,7 +31,7 @@ def test_lines_without_noise_have_correlation_one_whatever_the_slope(found: list
         assert by_name[name].bdcorr == pytest.approx(1)
 
 
-def test_shuffled_values_are_those_of_reordered_samples() -> None:
+def test_shuffled_values_are_the_correlations_of_permuted_samples() -> None:
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=30), generator.normal(size=30)
     relation = measure("x", False, x, y, permutations=2, generator=np.random.default_rng(1))

@@ -1,4 +1,4 @@
-"""Data sets, their splits, and how images are brought to a network.
+"""Data sets, their splits, and the transforms from images to network input.
 
-Nothing is imported here, so that the command line can speak of data sets without loading torch.
+This file imports nothing, so that the command line can list data sets without loading torch.
 """

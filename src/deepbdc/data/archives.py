@@ -1,7 +1,8 @@
-"""Read archives that strangers made: nothing leaves the folder, no links or devices, and a limit on what comes out.
+"""Read downloaded archives without trusting them.
 
-Members are visited lazily, so that a preparer takes what it needs and unpacks nothing else. A folder can be visited in
-the same way, which makes "the archive or the folder somebody unpacked it to" one case.
+Paths that lead out of the target folder, links and device files are refused, and the unpacked size is limited. Members
+are read lazily, so that a preparer unpacks only the files that it needs. A folder is read in the same way as an
+archive, so preparers need not know whether somebody has unpacked the archive already.
 """
 
 import bz2
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from deepbdc._files import temporary
+from deepbdc._files import make_folder, temporary
 from deepbdc.errors import UserError
 
 _LARGEST_READ = 2**30
@@ -28,16 +29,16 @@ _COPY_BYTES = 2**20
 
 
 class UnsafeArchive(UserError):
-    """An archive holds something that a data set has no need of and that can do harm."""
+    """An archive holds something that could do harm and that no data set needs."""
 
 
 class UnreadableArchive(UserError):
-    """A file is not an archive, or is cut short or damaged."""
+    """A file is not an archive, or it is truncated or damaged."""
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How much an archive may hold, unpacked. The defaults fit all of ImageNet."""
+class ArchiveLimits:
+    """The most files and unpacked bytes that an archive may hold. The defaults are large enough for all of ImageNet."""
 
     members: int = 5_000_000
     total_bytes: int = 400 * 2**30
@@ -48,10 +49,10 @@ class Member:
     """One file of an archive or folder.
 
     Attributes:
-        name: The path inside, with ``/``; never absolute, never leaving the folder.
-        size: In bytes.
-        open: Opens it for reading; for an archive only until the next member is asked for.
-        path: Where it lies as a plain file, if it does.
+        name: The relative path inside the archive, with ``/``; it never leads out of the folder.
+        size: The size in bytes.
+        open: Opens the file for reading. Members of an archive can be opened only until the next member is requested.
+        path: The path on disk, if the source is a folder.
     """
 
     name: str
@@ -65,37 +66,36 @@ class Member:
         return self.name.rpartition("/")[2]
 
     def read(self, limit: int = _LARGEST_READ) -> bytes:
-        """The content, refused when it is larger than ``limit``."""
+        """Read the content; raise `UnsafeArchive` if it is larger than ``limit`` bytes."""
         if self.size > limit:
-            raise UnsafeArchive(f"{self.name!r} is {self.size:,} bytes large, at most {limit:,} are sensible here.")
-        with _in_words(self.name), self.open() as stream:
+            raise UnsafeArchive(f"{self.name!r} has {self.size:,} bytes; at most {limit:,} are allowed here.")
+        with _readable_errors(self.name), self.open() as stream:
             return stream.read()
 
     def save(self, target: Path) -> None:
-        """Write the content to ``target``, wholly or not at all; a plain file is linked where that can be done."""
-        with temporary(target) as part:
-            if self.path is not None and _link(self.path, part):
-                return
-            with _in_words(self.name), self.open() as stream, open(part, "wb") as out:
-                shutil.copyfileobj(stream, out, _COPY_BYTES)
+        """Write the content to ``target`` atomically. A file on disk is hard-linked if the file system can do that."""
+        if self.path is not None and _link(self.path, target):
+            return
+        with temporary(target) as part, _readable_errors(self.name), self.open() as stream, open(part, "wb") as out:
+            shutil.copyfileobj(stream, out, _COPY_BYTES)
 
 
 @contextmanager
-def _in_words(name: object) -> Iterator[None]:
-    """What the decoders raise on a damaged archive, as :class:`UnreadableArchive`."""
+def _readable_errors(name: object) -> Iterator[None]:
+    """Turn the errors that decoders raise on a damaged archive into `UnreadableArchive`."""
     try:
         yield
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, lzma.LZMAError, RuntimeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # The disk, not the archive.
+            raise  # the operating system reports a problem of the disk, not of the archive
         raise UnreadableArchive(
             f"{name} cannot be read as (part of) a tar or zip archive ({error or type(error).__name__}). "
-            "If the download was cut short, fetch it again."
+            "If the download was interrupted, download it again."
         ) from error
 
 
 def safe_name(name: str) -> str:
-    """The name of a member in a plain form, or :class:`UnsafeArchive` when it could leave the folder.
+    """Normalise the path of a member; raise `UnsafeArchive` if it could lead out of the target folder.
 
     >>> safe_name("./images/a.jpg")
     'images/a.jpg'
@@ -105,24 +105,25 @@ def safe_name(name: str) -> str:
     if name.startswith("/"):
         reason = "is an absolute path"
     elif "\\" in name:
-        reason = "holds a backslash"
+        reason = "contains a backslash"
     elif re.match(r"[A-Za-z]:", name):
-        reason = "names a drive"
+        reason = "begins with a drive letter"
     elif ".." in parts:
         reason = "leads out of the folder with '..'"
     elif re.search(r"[\x00-\x1f]", name):
-        reason = "holds control characters"
+        reason = "contains control characters"
     if reason:
         raise UnsafeArchive(f"the archive holds a member {name!r}, which {reason}. This member was not written.")
     return "/".join(parts)
 
 
-def members(source: str | Path, limits: Limits | None = None) -> Iterator[Member]:
-    """Visit the files of a tar (plain, gz, bz2, xz), a zip or a folder, one after the other.
+def members(source: str | Path, limits: ArchiveLimits | None = None) -> Iterator[Member]:
+    """Iterate over the files of a tar (plain, gz, bz2, xz), a zip or a folder.
 
     Raises:
-        UnsafeArchive: A name leaves the folder, there is a link or a device, or there is more than ``limits`` allow.
-        UnreadableArchive: It is no archive, or it is cut short or damaged.
+        UnsafeArchive: A path leads out of the folder, a member is a link or a device, or ``limits`` are exceeded. The
+            members before it have been yielded by then.
+        UnreadableArchive: The file is not an archive, or it is truncated or damaged.
     """
     source = Path(source)
     if source.is_dir():
@@ -130,47 +131,25 @@ def members(source: str | Path, limits: Limits | None = None) -> Iterator[Member
         return
     if not source.exists():
         raise FileNotFoundError(f"there is no file or folder {source}")
-    with _in_words(source):
+    with _readable_errors(source):
         if zipfile.is_zipfile(source):
-            yield from _counted(_zip_members(source), limits or Limits(), source.name)
+            yield from _limited(_zip_members(source), limits or ArchiveLimits(), source.name)
         else:
             with _open_tar(source) as stream:
                 yield from tar_members(stream, source.name, limits)
 
 
-def tar_members(stream: Any, title: str, limits: Limits | None = None) -> Iterator[Member]:
-    """Visit the files of an open, uncompressed tar, such as one that lies in another tar."""
-    with _in_words(title), tarfile.open(fileobj=_Cautious(stream, title), mode="r:") as archive:
-        yield from _counted(_each_of_tar(archive), limits or Limits(), title)
+def tar_members(stream: Any, title: str, limits: ArchiveLimits | None = None) -> Iterator[Member]:
+    """Iterate over the files of an open, uncompressed tar, for example one inside another tar."""
+    with _readable_errors(title), tarfile.open(fileobj=_LimitedReads(stream, title), mode="r:") as archive:
+        yield from _limited(_tar_files(archive), limits or ArchiveLimits(), title)
 
 
-def extract(source: str | Path, folder: str | Path, limits: Limits | None = None) -> list[Path]:
-    """Unpack an archive into ``folder``. All names are checked before the first file is written.
+def _limited(found: Iterator[Member], limits: ArchiveLimits, title: str) -> Iterator[Member]:
+    """Raise before the first member that exceeds the limits.
 
-    Raises:
-        UnsafeArchive: See :func:`members`; nothing has been written then.
+    The declared sizes can be trusted: reading a member never yields more bytes than its header declares.
     """
-    folder = Path(folder)
-    for member in members(source, limits):
-        _inside(folder, member.name)
-    written = []
-    for member in members(source, limits):
-        target = _inside(folder, member.name)
-        member.save(target)
-        written.append(target)
-    return written
-
-
-def _inside(folder: Path, name: str) -> Path:
-    """The place of a member; a link that already lies in ``folder`` must not lead it elsewhere."""
-    target = folder / name
-    if not target.parent.resolve().is_relative_to(folder.resolve()):
-        raise UnsafeArchive(f"{name!r} would be written outside of {folder}, through a link that lies in it.")
-    return target
-
-
-def _counted(found: Iterator[Member], limits: Limits, title: str) -> Iterator[Member]:
-    """Stop before a member that exceeds the limits, by the sizes that the archive declares (and reading keeps to)."""
     total = 0
     for count, member in enumerate(found, start=1):
         total += member.size
@@ -183,23 +162,23 @@ def _counted(found: Iterator[Member], limits: Limits, title: str) -> Iterator[Me
         yield member
 
 
-def _each_of_tar(archive: tarfile.TarFile) -> Iterator[Member]:
+def _tar_files(archive: tarfile.TarFile) -> Iterator[Member]:
     for info in archive:
         name = safe_name(info.name)
         if info.isdir():
             continue
         if not info.isreg():
             kind = "link" if info.issym() or info.islnk() else "device or other special file"
-            raise UnsafeArchive(f"the archive holds {name!r}, a {kind}; only plain files and folders are taken.")
+            raise UnsafeArchive(f"the archive holds {name!r}, a {kind}; only regular files are allowed.")
         if info.sparse is not None:
-            raise UnsafeArchive(f"the archive holds {name!r}, a sparse file; only plain files and folders are taken.")
+            raise UnsafeArchive(f"the archive holds {name!r}, a sparse file; only regular files are allowed.")
         yield Member(name, info.size, _tar_opener(archive, info))
 
 
 def _tar_opener(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Callable[[], AbstractContextManager[IO[bytes]]]:
     def opener() -> AbstractContextManager[IO[bytes]]:
         stream = archive.extractfile(info)
-        assert stream is not None  # It is a regular file.
+        assert stream is not None  # extractfile returns None only for members that are not regular files
         return stream
 
     return opener
@@ -208,21 +187,21 @@ def _tar_opener(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Callable[[],
 def _zip_members(source: Path) -> Iterator[Member]:
     with zipfile.ZipFile(source) as archive:
         for info in archive.infolist():
-            # The name as it is in the file: zipfile itself already turns a few tricks into something else.
+            # orig_filename is the name as stored; zipfile has already altered some hostile names in filename.
             safe_name(info.orig_filename)
             name = safe_name(info.filename)
             if info.is_dir():
                 continue
-            # The upper half of the attributes is the Unix mode; 0 when another system made the archive.
+            # The upper 16 bits are the Unix mode, or 0 if the archive was made on another system.
             kind = (info.external_attr >> 16) & 0o170000
             if kind not in (0, 0o100000):
                 what = "link" if kind == 0o120000 else "device or other special file"
-                raise UnsafeArchive(f"the archive holds {name!r}, a {what}; only plain files and folders are taken.")
+                raise UnsafeArchive(f"the archive holds {name!r}, a {what}; only regular files are allowed.")
             yield Member(name, info.file_size, lambda info=info: archive.open(info))  # type: ignore[misc]
 
 
 def _folder_members(source: Path) -> Iterator[Member]:
-    """The files below a folder in sorted order; hidden ones are left out."""
+    """Iterate over all files below a folder in sorted order, without hidden files and folders."""
     for parent, folders, file_names in os.walk(source, followlinks=False):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for file_name in sorted(file_names):
@@ -232,12 +211,12 @@ def _folder_members(source: Path) -> Iterator[Member]:
 
 
 def plain_member(path: Path, name: str | None = None) -> Member:
-    """A file that lies on the disk, as a member."""
+    """Return a file on disk as a `Member`."""
     return Member(name or path.name, path.stat().st_size, lambda: open(path, "rb"), path)
 
 
 def _open_tar(source: Path) -> Any:
-    """The uncompressed bytes of a tar, whatever it was compressed with."""
+    """Open a tar for reading, decompressed if its first bytes are those of gzip, bzip2 or xz."""
     with open(source, "rb") as stream:
         start = stream.read(6)
     if start.startswith(b"\x1f\x8b"):
@@ -249,36 +228,37 @@ def _open_tar(source: Path) -> Any:
     return open(source, "rb")
 
 
-class _Cautious(io.RawIOBase):
-    """A stream that refuses huge single reads: a header of a tar may ask for any amount of memory."""
+class _LimitedReads(io.RawIOBase):
+    """A stream that refuses huge single reads, because the header of a tar can request any amount of memory."""
 
     def __init__(self, stream: Any, title: str) -> None:
         self._stream, self._title = stream, title
 
     def seekable(self) -> bool:
-        """Asked for by the reader of a tar that lies in a tar."""
+        """Whether the wrapped stream can seek; needed to read a tar inside a tar."""
         return bool(self._stream.seekable())
 
     def read(self, size: int = -1) -> bytes:
-        """At most a sensible number of bytes."""
+        """Read ``size`` bytes; raise `UnsafeArchive` if that is more than any honest archive needs."""
         if size > _LARGEST_READ:
-            raise UnsafeArchive(f"{self._title} has a header of {size:,} bytes; that is no honest archive.")
+            raise UnsafeArchive(f"{self._title} has a header of {size:,} bytes; no honest archive needs that.")
         data: bytes = self._stream.read(size)
         return data
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """As of the stream."""
-        place: int = self._stream.seek(offset, whence)
-        return place
+        """Seek in the wrapped stream."""
+        position: int = self._stream.seek(offset, whence)
+        return position
 
     def tell(self) -> int:
-        """As of the stream."""
-        place: int = self._stream.tell()
-        return place
+        """Return the position in the wrapped stream."""
+        position: int = self._stream.tell()
+        return position
 
 
 def _link(source: Path, target: Path) -> bool:
-    """A hard link costs no space and no time, but not every file system has them, and never across two."""
+    """Create a hard link, which takes no space; return False if the file system cannot do that or ``target`` exists."""
+    make_folder(target.parent)
     try:
         os.link(source.resolve(), target)
     except OSError:

@@ -1,7 +1,8 @@
-"""The named benchmarks: what each is, its split as facts, and where its images lie on this machine.
+"""The benchmarks by name: a description, the official splits, and where the images are stored on this machine.
 
-The class lists are in ``splits/*.json``, with their source and counts. Images are never part of the package: the
-official archive is turned into the standard layout by ``deepbdc data prepare`` (see :mod:`deepbdc.data.prepare`).
+The class lists are in ``splits/*.json``, with their source and image counts. The package contains no images: the user
+downloads the official archive, and ``deepbdc data prepare`` converts it to the standard layout (see
+:mod:`deepbdc.data.prepare`).
 """
 
 import json
@@ -21,12 +22,12 @@ from deepbdc.errors import UserError
 
 SPLITS = ("train", "val", "test")
 MARKER = ".deepbdc.json"
-"""Written into a prepared folder when it is complete: the counts, and what it was made from."""
+"""A file in each complete prepared folder, with the image counts and the name of the source. It is written last."""
 
 
 @dataclass(frozen=True)
 class Archive:
-    """One official file: its name, and its MD5 sum where it is known."""
+    """One official file: its name, and its MD5 sum if it is known."""
 
     name: str
     md5: str | None = None
@@ -34,21 +35,22 @@ class Archive:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is known of a benchmark before a single image of it is there.
+    """The facts about a benchmark; its images are not needed for them.
 
     Attributes:
-        name: As it is called here.
-        title: One line: what it is.
+        name: The name in this library.
+        title: A description in one line.
         layout: ``"folder"`` (``ROOT/NAME/SPLIT/CLASS/IMAGE``), ``"arrays"`` (``ROOT/NAME.npz``, or parts of
             it as ``ROOT/NAME_*.npz``) or ``"embedded"``.
-        licence: What the owners allow, as far as it is known.
-        home: Where a person gets the official archive.
-        archives: The official files, each set of them that is complete by itself.
+        licence: The terms of use, as far as they are known.
+        home: Where to download the official archive.
+        archives: Alternative sets of official files; each set alone is enough.
         classes: The official class names of each split.
-        images: Images of each split.
-        per_class: Images of each class, where the facts say.
-        numbers: The number that the official annotations give to each class, where they use numbers.
-        ranks: Of each class which images are taken: 1-based places in the sorted folder, as runs (first, last).
+        images: The number of images of each split.
+        per_class: The number of images of each class; empty if it is not known.
+        numbers: The number of each class in the official annotations; empty if they use names.
+        ranks: Which images of each class belong to the benchmark, as ranges (first, last) of 1-based positions among
+            the sorted files of the class; empty if all do.
         citation: Who proposed this split.
     """
 
@@ -66,12 +68,8 @@ class Benchmark:
     citation: str = ""
 
     def split_of(self) -> dict[str, str]:
-        """The split of every class, by its official name."""
+        """Map each official class name to its split."""
         return {name: split for split, names in self.classes.items() for name in names}
-
-    def known_files(self) -> dict[str, Archive]:
-        """Every official file by its name."""
-        return {archive.name: archive for group in self.archives for archive in group}
 
 
 _IMAGENET = "ImageNet terms of access: non-commercial research and education, granted per person"
@@ -158,9 +156,9 @@ _TABLE: dict[str, dict[str, Any]] = {
         ),
     },
     "glyphs": {
-        "title": "Characters of nine scripts, 40 pictures each, drawn from the fonts that matplotlib ships: 220 "
-        "classes of Latin, Greek, Cyrillic and Canadian syllabics to train, 45 of Georgian and Lao for val, 71 of "
-        "Armenian, Arabic and Hebrew for test",
+        "title": "Characters of nine scripts, 40 images each, drawn with the fonts that matplotlib ships: 220 classes "
+        "of Latin, Greek, Cyrillic and Canadian syllabics in train, 45 of Georgian and Lao in val, 71 of Armenian, "
+        "Arabic and Hebrew in test",
         "layout": "embedded",
         "licence": "free to use; made on this machine",
         "home": "made on first use, nothing to download",
@@ -171,11 +169,11 @@ _PAIRS = {f"miniimagenet->{target}": target for target in ("cub", "aircraft", "c
 
 
 class NotPrepared(FileNotFoundError):
-    """A benchmark is known, but its images are not on this machine yet.
+    """The images of a benchmark have not been prepared on this machine yet.
 
     Args:
-        name: The benchmark, or a pair of them.
-        path: Where its images were looked for, as :func:`prepared_path` says (default: in :func:`data_root`).
+        name: A benchmark, or a pair of benchmarks.
+        path: Where the images were expected, as given by :func:`prepared_path` (default: in :func:`data_root`).
     """
 
     def __init__(self, name: str, path: str | Path | None = None) -> None:
@@ -185,18 +183,18 @@ class NotPrepared(FileNotFoundError):
         commands = "\n".join(f"  deepbdc data prepare {part} --source ARCHIVE_OR_FOLDER{option}" for part in missing)
         super().__init__(
             f"The images of {name} are not in {root}. Prepare them once from the official archive with\n"
-            f"{commands}\n'deepbdc data list' says where a person gets the archive."
+            f"{commands}\n'deepbdc data list' says where to download the archive."
         )
 
 
 def names() -> list[str]:
-    """Every benchmark, then the cross-domain pairs (train on the first, test on the second)."""
+    """List all benchmarks, then the cross-domain pairs (train on the first, test on the second)."""
     return [*_TABLE, *_PAIRS]
 
 
 @cache
 def get(name: str) -> Benchmark:
-    """The benchmark called ``name``; a pair is not one benchmark but two, see :func:`sources`."""
+    """Return the benchmark ``name``. A cross-domain pair is an error here, because it is two benchmarks."""
     if name in _PAIRS:
         raise UserError(f"{name} is a pair of benchmarks, not one: ask for {' or '.join(components(name))}.")
     if name not in _TABLE:
@@ -222,7 +220,7 @@ def get(name: str) -> Benchmark:
 
 
 def components(name: str) -> list[str]:
-    """The benchmarks whose images ``name`` needs.
+    """List the benchmarks whose images ``name`` needs: itself, or both benchmarks of a pair.
 
     >>> components("miniimagenet->cub"), components("cars")
     (['miniimagenet', 'cub'], ['cars'])
@@ -233,9 +231,9 @@ def components(name: str) -> list[str]:
 
 
 def sources(name: str, split: str) -> list[tuple[str, str]]:
-    """Which splits of which benchmarks make up one split of ``name``.
+    """List the (benchmark, split) pairs that make up one split of ``name``.
 
-    A pair trains on all classes of its first benchmark, and takes val and test from its second.
+    A cross-domain pair trains on all classes of its first benchmark; its val and test splits are those of the second.
 
     >>> sources("miniimagenet->cub", "train")
     [('miniimagenet', 'train'), ('miniimagenet', 'val'), ('miniimagenet', 'test')]
@@ -251,29 +249,30 @@ def sources(name: str, split: str) -> list[tuple[str, str]]:
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """Where prepared benchmarks lie: ``root``, else ``$DEEPBDC_DATA``, else ``~/.cache/deepbdc``."""
+    """Return the folder of the prepared benchmarks: ``root``, else ``$DEEPBDC_DATA``, else ``~/.cache/deepbdc``."""
     chosen = root or os.environ.get("DEEPBDC_DATA") or Path.home() / ".cache" / "deepbdc"
     return Path(chosen).expanduser()
 
 
 def prepared_path(name: str, root: str | Path | None = None) -> Path:
-    """Where the images of a benchmark are or will be: a folder in the standard layout, or an ``.npz`` of arrays."""
+    """Return where a benchmark is prepared to: a folder in the standard layout, or an ``.npz`` file of arrays."""
     benchmark = get(name)
     if benchmark.layout == "embedded":
-        raise UserError(f"{name} is made on first use and has no place for prepared images; just load it.")
+        raise UserError(f"{name} is made on first use and need not be prepared; just load it.")
     return data_root(root) / (f"{name}.npz" if benchmark.layout == "arrays" else name)
 
 
 def array_files(name: str, root: str | Path | None = None) -> list[Path]:
-    """The files that hold a benchmark of arrays: ``NAME.npz``, else parts ``NAME_*.npz`` with some classes each."""
+    """List the files of an array benchmark: ``NAME.npz`` if it exists, else its parts ``NAME_*.npz``."""
     whole = prepared_path(name, root)
     return [whole] if whole.is_file() else sorted(whole.parent.glob(f"{name}_*.npz"))
 
 
 def classes_in(path: Path) -> dict[str, str]:
-    """The split of each class that an ``.npz`` of arrays has images of; none if it lacks the arrays that say so.
+    """Map each class that has images in an ``.npz`` file to its split, without reading the images.
 
-    A part of a benchmark may list all of its classes. The images themselves are not read.
+    One part of a benchmark may name all classes but hold images of only some of them, so the labels decide. A file that
+    lacks the standard arrays has no classes.
     """
     import zipfile
 
@@ -286,13 +285,14 @@ def classes_in(path: Path) -> dict[str, str]:
             labels, names, splits = (file[key].reshape(-1) for key in ("labels", "class_names", "class_split"))
             return {str(names[label]): str(splits[label]) for label in np.unique(labels)}
     except (ValueError, OSError, EOFError, IndexError, AttributeError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} is damaged, or is no .npz file of plain arrays ({type(error).__name__})") from error
+        raise UserError(f"{path} is damaged or is not an .npz file of plain arrays ({type(error).__name__})") from error
 
 
 def is_prepared(name: str, root: str | Path | None = None) -> bool:
-    """Whether all that ``name`` needs is there and complete.
+    """Whether all benchmarks that ``name`` needs are prepared completely.
 
-    A folder is complete when it holds its marker, and parts ``NAME_*.npz`` when they have as many classes as needed.
+    A folder is complete if it contains the marker. Parts ``NAME_*.npz`` are complete if they together have images of as
+    many classes as the benchmark.
     """
     return all(_is_complete(part, root) for part in components(name))
 
@@ -307,19 +307,22 @@ def _is_complete(name: str, root: str | Path | None) -> bool:
 
 
 def _has_all_classes(name: str, parts: Sequence[Path]) -> bool:
-    """Whether parts have as many classes of each split as the facts say. Their names vary: ``oak`` or ``oak_tree``."""
+    """Whether the parts have the official number of classes in each split.
+
+    Only numbers are compared, because some copies rename classes (``oak`` instead of ``oak_tree``).
+    """
     found: dict[str, str] = {}
     for part in parts:
-        with suppress(ValueError):  # a damaged file has no classes; who loads it will hear of it
+        with suppress(ValueError):  # a damaged file counts as empty here; loading it raises an error
             found |= classes_in(part)
     counts = Counter(found.values())
     return all(counts[split] == len(labels) for split, labels in get(name).classes.items())
 
 
-def folder_name(class_name: str) -> str:
-    """A class name as the name of a folder that every file system takes.
+def prepared_folder_name(class_name: str) -> str:
+    """Turn an official class name into the folder name that it has in a prepared benchmark, valid on all file systems.
 
-    >>> folder_name("F-16A/B")
+    >>> prepared_folder_name("F-16A/B")
     'F-16A-B'
     """
     return re.sub(r'[/\\<>:"|?*\x00-\x1f]', "-", class_name).strip(" .") or "_"
@@ -332,7 +335,7 @@ def _read_facts(name: str) -> dict[str, Any]:
 
 
 def _read_ranks() -> dict[str, tuple[tuple[int, int], ...]]:
-    """The image ranks of miniImageNet, from text like ``"5-7 10"`` to ``((5, 7), (10, 10))``."""
+    """Read the image ranks of miniImageNet, and turn text like ``"5-7 10"`` into ``((5, 7), (10, 10))``."""
 
     def run(text: str) -> tuple[int, int]:
         first, _, last = text.partition("-")

@@ -1,10 +1,10 @@
-"""Look at every image of a data set, and say what is wrong with it and what to do about it."""
+"""Check every image of a data set, and report each problem with its remedy."""
 
 import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,26 +16,25 @@ from deepbdc.data import benchmarks
 from deepbdc.data.benchmarks import MARKER, SPLITS
 from deepbdc.data.images import IMAGE_SUFFIXES, BadImage, load_image
 from deepbdc.data.npz import read_arrays
-from deepbdc.data.prepare import differences
+from deepbdc.data.prepare import OnProgress, differences
 from deepbdc.errors import UserError
 
-Progress = Callable[[int, int], None]
 _SHRUNK = (84, 84)
-# Now and then a photo is 84×84 by chance; when more than this share is, somebody made them so.
+# A few photos may be 84×84 by chance; if more than this share is, somebody has resized the data set.
 _SHRUNK_SHARE = 0.01
-_REPLACE = "Replace them by the originals."
+_REPLACE = "Replace them with the originals."
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One problem of a data set.
 
     Attributes:
         kind: ``"broken"``, ``"counts"``, ``"shared"``, ``"twice"``, ``"shrunk"``, ``"format"`` or ``"empty"``.
-        text: What was found.
-        remedy: What to do about it.
-        items: The files or classes, all of them.
-        serious: Whether the data set should not be used like this.
+        text: A description of the problem.
+        remedy: How to fix it.
+        items: All files or classes that have the problem.
+        serious: Whether the data set should not be used before the problem is fixed.
     """
 
     kind: str
@@ -47,7 +46,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Report:
-    """What was looked at and what was found: ``counts`` are images by class by split."""
+    """The result of a check. ``counts`` maps split to class to number of images."""
 
     path: Path
     benchmark: str | None
@@ -56,13 +55,13 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Nothing serious was found."""
+        """Whether there are no serious problems."""
         return not any(problem.serious for problem in self.problems)
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """One image: its name for people, where it belongs, its content in short, its size or why it cannot be read."""
+    """One checked image: its name in messages, split, class, a digest of its content, and its size or the error."""
 
     name: str
     split: str
@@ -73,18 +72,18 @@ class _Seen:
 
 
 def check(
-    path: str | Path, progress: Progress | None = None, *, benchmark: benchmarks.Benchmark | None = None
+    path: str | Path, progress: OnProgress | None = None, *, benchmark: benchmarks.Benchmark | None = None
 ) -> Report:
-    """Check a folder (``train|val|test/CLASS/IMAGE`` or ``CLASS/IMAGE``) or an ``.npz`` of arrays, image by image.
+    """Check every image of a folder (``train|val|test/CLASS/IMAGE`` or ``CLASS/IMAGE``) or of an ``.npz`` file.
 
     Args:
-        path: The folder or file. When it was prepared by this library, or is named like a benchmark, its counts are
-            compared with the facts.
-        progress: Called with the number of images done, and of all.
-        benchmark: The facts to compare with, when they are not found by the name.
+        path: The folder or file. If this library prepared it, or if it is named like a benchmark, the number of images
+            is compared with the official one.
+        progress: Called with the number of images checked so far and the total.
+        benchmark: The benchmark to compare with, if it cannot be recognised by the marker or the name.
 
     Raises:
-        FileNotFoundError: There is nothing at ``path``.
+        FileNotFoundError: ``path`` does not exist.
     """
     path = Path(path)
     if not path.exists():
@@ -111,7 +110,7 @@ def check(
 
 
 class _Unusable(Exception):
-    """The arrays cannot be looked at any further."""
+    """The arrays are not in the standard format, so their images cannot be checked."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -120,10 +119,10 @@ class _Unusable(Exception):
 
 
 def _recognise(path: Path) -> benchmarks.Benchmark | None:
-    """The benchmark that a prepared folder names in its marker, or that the path is named like."""
+    """Find the benchmark by the marker of a prepared folder, else by the name of the path."""
     name = path.stem
     if (path / MARKER).is_file():
-        with suppress(ValueError, KeyError, TypeError):  # A marker that somebody damaged says nothing.
+        with suppress(ValueError, KeyError, TypeError):  # ignore a damaged marker
             name = json.loads((path / MARKER).read_text(encoding="utf-8"))["benchmark"]
     if name not in benchmarks.names() or len(benchmarks.components(name)) > 1:
         return None
@@ -132,10 +131,10 @@ def _recognise(path: Path) -> benchmarks.Benchmark | None:
 
 
 Classes = dict[str, list[str]]
-"""The classes of each split, also those without an image."""
+"""The classes of each split, including those without images."""
 
 
-def _look_at_folder(path: Path, progress: Progress) -> tuple[Classes, list[_Seen]]:
+def _look_at_folder(path: Path, progress: OnProgress) -> tuple[Classes, list[_Seen]]:
     parts = {split: path / split for split in SPLITS if (path / split).is_dir()} or {"all": path}
     classes = {split: [folder.name for folder in _visible(part) if folder.is_dir()] for split, part in parts.items()}
     files = [
@@ -150,7 +149,7 @@ def _look_at_folder(path: Path, progress: Progress) -> tuple[Classes, list[_Seen
         return _look_at_file(entry[0], path, *entry[1:])
 
     seen: list[_Seen] = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Decoders of images release the interpreter.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # image decoders release the GIL
         for start in range(0, len(files), 256):
             seen += pool.map(look, files[start : start + 256])
             progress(len(seen), len(files))
@@ -166,7 +165,8 @@ def _look_at_file(file: Path, root: Path, split: str, class_name: str) -> _Seen:
     digest = hashlib.blake2b(content, digest_size=16).digest()
     name = file.relative_to(root).as_posix()
     if file.suffix.lower() not in IMAGE_SUFFIXES:
-        return _Seen(name, split, class_name, digest, error=f"{file.suffix or 'no'} is not an ending of image files")
+        error = f"{file.suffix} is not the suffix of an image format" if file.suffix else "it has no suffix"
+        return _Seen(name, split, class_name, digest, error=error)
     try:
         return _Seen(name, split, class_name, digest, size=load_image(content).size)
     except BadImage as error:
@@ -202,23 +202,25 @@ def _count(classes: Classes, seen: Iterable[_Seen]) -> dict[str, dict[str, int]]
 def _broken(seen: list[_Seen]) -> Iterator[Problem]:
     broken = tuple(f"{image.name}: {image.error}" for image in seen if image.error)
     if broken:
-        yield Problem("broken", f"{len(broken)} files are no readable images", _REPLACE, broken)
+        yield Problem("broken", f"{len(broken)} files are not readable images", _REPLACE, broken)
 
 
 def _wrong_counts(counts: Mapping[str, Mapping[str, int]], benchmark: benchmarks.Benchmark) -> Iterator[Problem]:
     wrong = tuple(differences(counts, benchmark))
     if wrong:
         remedy = f"Prepare it again from the official data: deepbdc data prepare {benchmark.name} --source ..."
-        yield Problem("counts", f"it differs from the official {benchmark.name}", remedy, wrong)
+        yield Problem("counts", f"the data differ from the official {benchmark.name}", remedy, wrong)
 
 
 def _empty(counts: Mapping[str, Mapping[str, int]], serious: bool) -> Iterator[Problem]:
-    """Classes without images; not serious in arrays, where a file of one split may name the classes of all."""
+    """Report classes without images. In arrays they are not serious: the file of one split may name all classes."""
     empty = tuple(f"{split}/{name}" for split, names in counts.items() for name, count in names.items() if not count)
     if empty:
-        yield Problem("empty", f"{len(empty)} classes have no image", "Fill or remove them.", empty, serious)
+        yield Problem(
+            "empty", f"{len(empty)} classes have no images", "Add some, or remove the classes.", empty, serious
+        )
     if not any(sum(names.values()) for names in counts.values()):
-        yield Problem("empty", "there is no image at all", "Give a folder train|val|test/CLASS/IMAGE or CLASS/IMAGE.")
+        yield Problem("empty", "there are no images", "Give a folder train|val|test/CLASS/IMAGE or CLASS/IMAGE.")
 
 
 def _shared(classes: Classes) -> Iterator[Problem]:
@@ -228,12 +230,12 @@ def _shared(classes: Classes) -> Iterator[Problem]:
             splits_of[name].append(split)
     shared = tuple(f"{name} ({', '.join(splits)})" for name, splits in sorted(splits_of.items()) if len(splits) > 1)
     if shared:
-        remedy = "Keep each class in one split only: few-shot results count for classes never seen in training."
+        remedy = "Keep each class in one split only: few-shot learning is tested on classes not seen in training."
         yield Problem("shared", f"{len(shared)} classes are listed twice or in more than one split", remedy, shared)
 
 
 def _twice(seen: list[_Seen], official: bool) -> Iterator[Problem]:
-    """Images with the same content. Some official data sets have a few; that is said, but is nobody's mistake."""
+    """Report images with the same content. Some official data sets have a few; there they are not a serious problem."""
     same: dict[bytes, list[str]] = defaultdict(list)
     for image in seen:
         label = image.name if "/" in image.name else f"{image.name} ({image.split}, {image.class_name})"
@@ -241,9 +243,11 @@ def _twice(seen: list[_Seen], official: bool) -> Iterator[Problem]:
     twice = tuple(" = ".join(names) for names in same.values() if len(names) > 1)
     if twice:
         remedy = (
-            "Official data: nothing to do." if official else "Keep one of each, else support and query can share it."
+            "The official data have them: nothing to do."
+            if official
+            else "Keep one of each; otherwise an image can be both support and query."
         )
-        yield Problem("twice", f"{len(twice)} images are there more than once", remedy, twice, serious=not official)
+        yield Problem("twice", f"{len(twice)} images occur more than once", remedy, twice, serious=not official)
 
 
 def _shrunk(seen: list[_Seen]) -> Iterator[Problem]:
@@ -251,8 +255,8 @@ def _shrunk(seen: list[_Seen]) -> Iterator[Problem]:
     if small and len(small) > _SHRUNK_SHARE * len(seen):
         yield Problem(
             "shrunk",
-            f"{len(small)} of {len(seen)} images are exactly 84×84: somebody shrank them",
-            "Training crops and the test resize of the paper need the original sizes, and accuracy is some points "
-            "lower without. Prepare the data from the official archive: deepbdc data prepare NAME --source ...",
+            f"{len(small)} of {len(seen)} images are exactly 84×84: somebody has resized them",
+            "The paper crops and resizes images of the original size; on resized ones, accuracy is some points lower. "
+            "Prepare the data from the official archive: deepbdc data prepare NAME --source ...",
             small,
         )

@@ -1,4 +1,4 @@
-"""Data sets: the images, labels and class names of one split. They know nothing of episodes or models."""
+"""Data sets: the images, labels and class names of one split."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Dataset(ABC):
-    """Images and labels of one split; ``labels`` ``(n,)`` index ``class_names``, which are sorted."""
+    """Images and labels of one split; ``labels`` ``(n,)`` index ``class_names``, which is sorted."""
 
     def __init__(self, name: str, split: str, class_names: Sequence[str], labels: NDArray[np.int64]) -> None:
         order = sorted(range(len(class_names)), key=lambda index: class_names[index])
@@ -37,24 +37,24 @@ class Dataset(ABC):
 
     @abstractmethod
     def image(self, index: int) -> "Image.Image":
-        """The picture at ``index``, in RGB."""
+        """Return the image at ``index`` in RGB."""
 
     @cached_property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Says whether two data sets are the same, on any machine."""
+        """A hash that identifies the data set on every machine."""
 
     @property
     def cache_key(self) -> str:
-        """Like `fingerprint`, but also changes when a file was touched."""
+        """A hash for caches on this machine: like `fingerprint`, but it also changes when a file is modified."""
         return self.fingerprint
 
     @abstractmethod
     def content_ids(self) -> NDArray[np.int64]:
-        """For each image the first index at which the same content stands, ``(n,)``."""
+        """For each image, the index of the first image with the same content, ``(n,)``."""
 
     def counts(self) -> dict[str, int]:
-        """Images of each class."""
+        """Return the number of images of each class."""
         numbers = torch.bincount(self.labels, minlength=len(self.class_names)).tolist()
         return dict(zip(self.class_names, numbers, strict=True))
 
@@ -63,34 +63,36 @@ class Dataset(ABC):
 
 
 class ArrayDataset(Dataset):
-    """Small images of one size, in memory: ``images`` uint8 ``(n, h, w, 3)``."""
+    """Small images of one size, held in memory: ``images`` uint8 ``(n, h, w, 3)``."""
 
     def __init__(
         self, images: NDArray[np.uint8], labels: NDArray[np.int64], class_names: Sequence[str], name: str, split: str
     ) -> None:
         if images.ndim != 4 or len(images) != len(labels):
-            raise UserError(f"{name}: images {images.shape} must be (n, h, w, 3) for as many labels {labels.shape}")
+            raise UserError(
+                f"{name}: images (n, h, w, 3) and labels (n,) needed, got {images.shape} and {labels.shape}"
+            )
         super().__init__(name, split, class_names, labels)
         self.images = np.ascontiguousarray(images)
 
     def image(self, index: int) -> "Image.Image":
-        """The picture at ``index``, in RGB."""
+        """Return the image at ``index`` in RGB."""
         from PIL import Image
 
         return Image.fromarray(self.images[index])
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of names, labels and pixels."""
+        """A hash of class names, labels and pixels."""
         return _hash([*self.class_names], self.labels.numpy().tobytes(), self.images.data)
 
     def content_ids(self) -> NDArray[np.int64]:
-        """For each image the first index at which the same pixels stand."""
+        """For each image, the index of the first image with the same pixels, ``(n,)``."""
         return _first_equal([hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in self.images])
 
 
 class FolderDataset(Dataset):
-    """Image files, decoded when they are asked for."""
+    """Image files, decoded on each access."""
 
     def __init__(
         self, files: Sequence[Path], labels: NDArray[np.int64], class_names: Sequence[str], name: str, split: str
@@ -104,10 +106,10 @@ class FolderDataset(Dataset):
         seen: dict[tuple[int, int], Path] = {}
         for file, stat in zip(self.files, self._stats, strict=True):
             if stat.st_ino and (other := seen.setdefault((stat.st_dev, stat.st_ino), file)) != file:
-                raise UserError(f"{self.name} {self.split}: one image file stands in it twice: {other} and {file}")
+                raise UserError(f"{self.name} {self.split} contains the same image file twice: {other} and {file}")
 
     def image(self, index: int) -> "Image.Image":
-        """The picture at ``index``, in RGB."""
+        """Return the image at ``index`` in RGB."""
         return load_image(self.files[index])
 
     @cached_property
@@ -119,17 +121,17 @@ class FolderDataset(Dataset):
 
     @property
     def cache_key(self) -> str:
-        """`fingerprint` with the sizes and times that the files have now."""
+        """A hash of `fingerprint` and the current sizes and times of the files."""
         now = [file.stat() for file in self.files]
         return _hash([self.fingerprint, *(f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}" for stat in now)])
 
     def content_ids(self) -> NDArray[np.int64]:
-        """For each file the first index at which a file of the same bytes stands."""
+        """For each file, the index of the first file with the same bytes, ``(n,)``."""
         return _first_equal([hashlib.blake2b(file.read_bytes(), digest_size=16).digest() for file in self.files])
 
 
 def concatenate(parts: Sequence[Dataset], name: str, split: str) -> Dataset:
-    """One data set of several with different classes: all arrays of one size, or all folders."""
+    """Join data sets with different classes into one: either arrays of one image size, or folders."""
     if len(parts) == 1:
         return parts[0]
     names = [class_name for part in parts for class_name in part.class_names]

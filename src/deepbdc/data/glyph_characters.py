@@ -1,8 +1,8 @@
-"""Which characters become the classes of the embedded data set ``glyphs``, and which faces draw each of them.
+"""Choose the characters that are the classes of the embedded data set ``glyphs``, and the font faces that draw each.
 
-Characters are letters that several of matplotlib's text fonts can draw. Scripts, not characters, are dealt to the
-splits, and of two letters that look alike in any two faces only one is kept, wherever they stand: Latin A, Cyrillic А
-and Greek Α are one picture, and must not be three classes or be seen both in training and in a test.
+The characters are letters that several of matplotlib's text fonts contain. Each script belongs to one split as a whole.
+Of letters that look alike in any two faces, only one is kept, even across splits: Latin A, Cyrillic А and Greek Α look
+the same, so they must not be three classes, nor occur both in training and in a test.
 """
 
 import math
@@ -30,32 +30,32 @@ FONT_SIZE = 80
 _CANONICAL_SIDE = 24
 _CANONICAL_LEVELS = 15
 _ROWS_AT_ONCE = 512
-_SMALLEST = 0.39  # of the em: smaller shapes are marks beside letters
-_SLIMMEST = 0.2  # of the longer side: slimmer shapes are sticks and dashes
-_LAST_CODE = 0x2DFF  # above stand medieval abbreviations and the parts of which Arabic is set
+_SMALLEST = 0.39  # of the em; smaller shapes are marks rather than letters
+_SLIMMEST = 0.2  # of the longer side; slimmer shapes are mere strokes or dashes
+_LAST_CODE = 0x2DFF  # higher code points are medieval abbreviations and Arabic presentation forms
 
 
 @dataclass(frozen=True)
 class Face:
-    """One of the fonts: the name of its file without the suffix, and the font at 80 pixels per em."""
+    """One font face: the name of its file without the suffix, and the font at 80 pixels per em."""
 
     name: str
     font: ImageFont.FreeTypeFont
 
     @property
     def is_bold(self) -> bool:
-        """Whether its strokes are heavy."""
+        """Whether the face is bold."""
         return "Bol" in self.name
 
     @property
     def is_distinct(self) -> bool:
-        """Whether it shapes letters in its own way: bold and oblique faces repeat what the upright ones show."""
+        """Whether the face is upright and not bold; bold and oblique faces have the shapes of upright ones."""
         return not self.is_bold and "Oblique" not in self.name
 
 
 @dataclass(frozen=True)
 class Character:
-    """One class: a letter, the split of its script and the faces that can draw it, sorted by name."""
+    """One class: a letter, its script, the split of the script, and the faces that contain it, sorted by name."""
 
     letter: str
     script: str
@@ -64,12 +64,12 @@ class Character:
 
     @property
     def distinct_faces(self) -> tuple[Face, ...]:
-        """The faces that shape the letter in their own way."""
+        """The upright faces that are not bold."""
         return tuple(face for face in self.faces if face.is_distinct)
 
     @property
     def name(self) -> str:
-        """Readable, unique and safe as a file name: script, hexadecimal code point, short name.
+        """The class name, unique and valid as a file name: script, hexadecimal code point, short Unicode name.
 
         >>> Character("ж", "cyrillic", "train", ()).name
         'cyrillic_0436_zhe'
@@ -81,10 +81,10 @@ class Character:
 
 
 def font_files() -> tuple[Path, ...]:
-    """The text fonts that matplotlib ships, sorted by name: three families of DejaVu and STIX, four faces each.
+    """List the text fonts that matplotlib ships, sorted by name: three DejaVu families and STIX, four faces each.
 
-    LastResort draws placeholders for everything, the Computer Modern fonts and the other STIX fonts have symbols at
-    the code points of other characters, and the Display fonts hold a handful of letters: all of these stay out.
+    Other fonts are left out: LastResort draws placeholders for everything, the Computer Modern fonts and the other STIX
+    fonts have symbols at the code points of other characters, and the Display fonts contain only a few letters.
     """
     import matplotlib
 
@@ -100,21 +100,21 @@ def font_files() -> tuple[Path, ...]:
 
 
 def script_of(letter: str) -> str:
-    """The script in the Unicode name of a letter, in lower case: ``"cyrillic"``; its first word is enough for ours."""
+    """Return the script of a letter, such as ``"cyrillic"``: the first word of its Unicode name, in lower case."""
     return unicodedata.name(letter, "unnamed").split()[0].lower()
 
 
 def candidates() -> list[Character]:
-    """All letters of the chosen scripts with enough faces, in the order in which look-alikes give way to each other.
+    """List all letters of the chosen scripts that enough faces contain, ordered by precedence among look-alikes.
 
-    The test split comes first and the train split last, because train has letters to spare. Composed letters (é) and
-    compatibility forms stay out: they are other letters with small marks.
+    The test split comes first and the train split last, because train has letters to spare. Composed letters (é)
+    and compatibility forms are left out, because they are other letters with small marks.
     """
     from matplotlib.ft2font import FT2Font
 
     faces: dict[int, list[Face]] = {}
     for path in font_files():
-        # The basic layout draws one character as it is, whether or not Pillow was built with a shaping library.
+        # The basic layout draws a character the same way whether or not Pillow was built with a shaping library.
         font = ImageFont.truetype(str(path), FONT_SIZE, layout_engine=ImageFont.Layout.BASIC)
         for code in FT2Font(str(path)).get_charmap():
             faces.setdefault(code, []).append(Face(path.stem, font))
@@ -133,9 +133,9 @@ def candidates() -> list[Character]:
 
 
 def choose_characters() -> list[Character]:
-    """The classes of the data set, sorted by name: no two look alike, at most ``MOST_PER_SCRIPT`` of a script."""
+    """Choose the classes of the data set: no two look alike, at most ``MOST_PER_SCRIPT`` per script; sorted by name."""
     characters = [character for character in candidates() if is_drawable(character)]
-    # Most look-alikes show already in the few faces of their own shape: little is left to compare in all of them.
+    # The first pass compares only the distinct faces; it finds most look-alikes, so the full second pass is small.
     for in_all_faces in (False, True):
         pictures = [
             canonical_pictures(character.letter, character.faces if in_all_faces else character.distinct_faces)
@@ -150,7 +150,7 @@ def choose_characters() -> list[Character]:
 
 
 def without_look_alikes(similarities: Array, limit: float = LIKENESS_LIMIT) -> list[int]:
-    """Places of the characters to keep, from their likeness ``(n, n)``: who comes later gives way."""
+    """From the likeness ``(n, n)``, return the indices to keep: a character like an earlier kept one is dropped."""
     kept: list[int] = []
     for place in range(len(similarities)):
         if not (similarities[place, kept] > limit).any():
@@ -159,10 +159,10 @@ def without_look_alikes(similarities: Array, limit: float = LIKENESS_LIMIT) -> l
 
 
 def likeness(pictures: Iterable[Array]) -> Array:
-    """The greatest correlation between any face of one character and any of another: ``n × (faces, p) -> (n, n)``.
+    """Maximum correlation between any face of one character and any face of another: ``n × (faces, p) -> (n, n)``.
 
-    The products are sums of small whole numbers, exact in float32 in any order: the choice of classes cannot depend
-    on the processor.
+    The products are sums of small integers, which float32 computes exactly in any order, so that the choice of classes
+    does not depend on the processor.
     """
     stacks = list(pictures)
     starts = np.cumsum([0, *(len(stack) for stack in stacks)])
@@ -180,10 +180,10 @@ def likeness(pictures: Iterable[Array]) -> Array:
 
 
 def canonical_pictures(letter: str, faces: Sequence[Face]) -> Array:
-    """A letter, as large as fits and centred, blurred, in whole numbers 0 to 135: ``(faces, 24 · 24)``.
+    """Draw a letter in each face, scaled to fit, centred and blurred, in integers from 0 to 135: ``(faces, 24 · 24)``.
 
-    Without the blur, strokes that are moved by a pixel (the second leg of Җ makes the rest of Ж smaller) would count
-    as different.
+    Without the blur, strokes that differ by one pixel would count as different. An example is Ж and Җ, whose extra
+    stroke makes the rest of the letter smaller.
     """
     sharp = np.stack([np.asarray(_centred(draw_mask(letter, face))) for face in faces]).astype(np.int64)
     padded = np.pad((sharp * _CANONICAL_LEVELS + 127) // 255, ((0, 0), (1, 1), (1, 1)))
@@ -193,7 +193,7 @@ def canonical_pictures(letter: str, faces: Sequence[Face]) -> Array:
 
 
 def _centred(mask: Image.Image) -> Image.Image:
-    # The square root forgives half of a difference in proportions, because the pictures are stretched at random.
+    # The square root reduces differences in aspect ratio, because images are stretched at random anyway.
     width, height = (round((_CANONICAL_SIDE - 2) * math.sqrt(side / max(mask.size))) for side in mask.size)
     canvas = Image.new("L", (_CANONICAL_SIDE, _CANONICAL_SIDE))
     small = mask.resize((width, height), Image.Resampling.BOX)
@@ -202,7 +202,7 @@ def _centred(mask: Image.Image) -> Image.Image:
 
 
 def draw_mask(letter: str, face: Face, stroke: int = 0) -> Image.Image:
-    """The ink of a letter, 80 pixels per em, cut to its bounding box, with its outline moved out by ``stroke``."""
+    """Draw a letter at 80 pixels per em, cropped to its bounding box, its outline grown by ``stroke`` pixels."""
     left, top, right, bottom = (round(side) for side in face.font.getbbox(letter, stroke_width=stroke))
     mask = Image.new("L", (max(right - left, 1), max(bottom - top, 1)))
     ImageDraw.Draw(mask).text((-left, -top), letter, fill=255, font=face.font, stroke_width=stroke)
@@ -211,7 +211,7 @@ def draw_mask(letter: str, face: Face, stroke: int = 0) -> Image.Image:
 
 
 def is_drawable(character: Character) -> bool:
-    """Whether a letter keeps its form at 32 pixels: neither empty nor a small mark, a stick or a dash."""
+    """Whether a letter is recognisable at 32 pixels: not empty, a small mark, a mere stroke or a dash."""
     shorter, longer = sorted(draw_mask(character.letter, character.distinct_faces[0]).size)
     return longer >= _SMALLEST * FONT_SIZE and shorter >= _SLIMMEST * longer
 

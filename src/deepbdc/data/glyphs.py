@@ -1,13 +1,11 @@
 """``glyphs``, the embedded data set: letters of many scripts, drawn on first use with the fonts that matplotlib ships.
 
-A class is a letter, the splits have different scripts, and there are 40 pictures of 32×32 in colour of each class. It
-needs no download, and takes seconds to make. See docs/glyphs.md.
+Each class is one letter, with 40 colour images of 32×32 pixels, and the splits have different scripts. It needs no
+download and is drawn in seconds. See docs/glyphs.md.
 """
 
 import hashlib
 import json
-import os
-import uuid
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+from deepbdc._files import temporary
 from deepbdc.data.glyph_characters import Array, Character, choose_characters, font_files
 from deepbdc.data.glyph_rendering import SIDE, draw_class
 from deepbdc.errors import UserError
@@ -22,10 +21,10 @@ from deepbdc.errors import UserError
 FILE_NAME = "glyphs.npz"
 IMAGES_PER_CLASS = 40
 
-# A change of this module, or of the two beside it, that changes the pictures gets a new number: caches are made anew.
+# Increase this number when a change in a glyph module changes the images; cached files are then drawn again.
 RECIPE = 1
 
-# What `make_glyphs()` gave with the versions of constraints.txt: `fingerprint(make_glyphs())` and `made_with()`.
+# `fingerprint(make_glyphs())` and `made_with()`, recorded with the versions in constraints.txt.
 FINGERPRINT = "1afee7d45ca620542607dc2c12d5dc7600e020344538b5bb1b700ec12b49ddac"
 MADE_WITH = {
     "recipe": "1",
@@ -45,13 +44,14 @@ def make_glyphs(
     """Draw the data set.
 
     Args:
-        seed: Of faces, places, sizes, colours and all else that varies. The classes do not depend on it.
-        images_per_class: How many pictures of each class.
-        progress: Show a progress bar, if a person is watching.
+        seed: Seed of everything random in the images (face, position, size, colours, ...). The classes do not depend
+            on it.
+        images_per_class: The number of images of each class.
+        progress: Show a progress bar if the error stream is a terminal.
 
     Returns:
-        ``images`` (n, 32, 32, 3) in uint8, ``labels`` (n,) that index ``class_names``, which is sorted, and
-        ``class_split`` ("train", "val" or "test" per class).
+        ``images`` (n, 32, 32, 3) in uint8; ``labels`` (n,), which index ``class_names``; ``class_names``, sorted; and
+        ``class_split`` ("train", "val" or "test" for each class).
     """
     if images_per_class < 1:
         raise UserError(f"images_per_class must be at least 1, got {images_per_class}")
@@ -60,7 +60,7 @@ def make_glyphs(
     characters = choose_characters()
     images = np.empty((len(characters), images_per_class, SIDE, SIDE, 3), dtype=np.uint8)
     for place, character in enumerate(_watched(characters, progress)):
-        # A generator for each letter: its pictures stay the same when other letters come or go.
+        # Each letter has its own generator, so that its images do not depend on the other classes.
         generator = np.random.default_rng([seed, ord(character.letter)])
         images[place] = draw_class(character, images_per_class, generator)
     return {
@@ -72,26 +72,28 @@ def make_glyphs(
 
 
 def glyphs_file(root: Path) -> Path:
-    """The file of the data set under the folder ``root``, made if it is missing, damaged or of an older recipe.
+    """Return the cached data set in the folder ``root``; draw it if it is missing, damaged or of an older recipe.
 
-    It is an ``.npz`` of the arrays of `make_glyphs`, of their ``fingerprint``, and ``made_with``, the versions that
-    made it as JSON. Never half a file is found there: it gets its name when it is complete.
+    The ``.npz`` file holds the arrays of `make_glyphs`, their ``fingerprint``, and ``made_with``, the versions of the
+    libraries as JSON. It is written atomically.
     """
     path = Path(root) / FILE_NAME
     if path.exists():
         problem = _problem_with(path)
         if problem is None:
             return path
-        warnings.warn(f"{path} {problem}: it is made anew, which takes some seconds.", stacklevel=2)
+        warnings.warn(f"{path} {problem}: it is drawn again, which takes some seconds.", stacklevel=2)
     arrays = make_glyphs(progress=True)
     found = fingerprint(arrays)
     warn_if_different(found)
-    _write(path, {**arrays, "fingerprint": np.array(found), "made_with": np.array(json.dumps(made_with()))})
+    with temporary(path) as part, part.open("wb") as file:
+        about = {"fingerprint": np.array(found), "made_with": np.array(json.dumps(made_with()))}
+        np.savez(file, allow_pickle=False, **arrays, **about)
     return path
 
 
 def fingerprint(arrays: Mapping[str, Array]) -> str:
-    """A hash of the four arrays of the data set, as 64 hexadecimal digits: equal if and only if all of them are."""
+    """Hash the four arrays of the data set; return 64 hexadecimal digits."""
     digest = hashlib.sha256()
     for key in _KEYS:
         array = np.ascontiguousarray(arrays[key])
@@ -101,7 +103,7 @@ def fingerprint(arrays: Mapping[str, Array]) -> str:
 
 
 def made_with() -> dict[str, str]:
-    """What the pictures depend on: the recipe, the versions of the libraries, and a hash of the font files."""
+    """Return everything that the images depend on: recipe number, library versions, and a hash of the font files."""
     import matplotlib
     import PIL
     from PIL import features
@@ -120,22 +122,22 @@ def made_with() -> dict[str, str]:
 
 
 def warn_if_different(found: str) -> None:
-    """Warn when freshly made data are not those of the recorded versions: results are then not quite comparable."""
+    """Warn if newly drawn images differ from the recorded ones, because results are then not quite comparable."""
     if found == FINGERPRINT:
         return
     now = made_with()
     changed = [f"{name} {now[name]} instead of {before}" for name, before in MADE_WITH.items() if now[name] != before]
-    reason = ", ".join(changed) if changed else "the same versions, so perhaps another processor or build of Pillow"
+    reason = ", ".join(changed) or "the versions are the same; perhaps the processor or the build of Pillow differs"
     warnings.warn(
-        f"the pictures of 'glyphs' made here differ from the recorded ones (fingerprint {found[:12]} instead of "
-        f"{FINGERPRINT[:12]}): {reason}. They are as good, but accuracies on them are only comparable with others of "
-        "the same fingerprint. For the recorded ones install the versions in constraints.txt.",
+        f"the images of 'glyphs' drawn here differ from the recorded ones (fingerprint {found[:12]} instead of "
+        f"{FINGERPRINT[:12]}): {reason}. They are just as usable, but accuracies are comparable only between equal "
+        "fingerprints. To get the recorded images, install the versions in constraints.txt.",
         stacklevel=3,
     )
 
 
 def contact_sheet(arrays: Mapping[str, Array], path: Path, columns: int = 16) -> Path:
-    """Save a picture of some classes, a row each with the name in front: 8 of train, 4 of val, 6 of test."""
+    """Save an overview image with one row per class: 8 classes of train, 4 of val, 6 of test."""
     rows = [
         label for split, count in (("train", 8), ("val", 4), ("test", 6)) for label in _spread(arrays, split, count)
     ]
@@ -154,13 +156,13 @@ def contact_sheet(arrays: Mapping[str, Array], path: Path, columns: int = 16) ->
 
 
 def _spread(arrays: Mapping[str, Array], split: str, count: int) -> list[int]:
-    """At most ``count`` labels of a split, evenly spaced."""
+    """Return at most ``count`` labels of a split, evenly spaced."""
     labels = np.flatnonzero(arrays["class_split"] == split)
     return [int(labels[place * len(labels) // count]) for place in range(min(count, len(labels)))]
 
 
 def _watched(characters: list[Character], progress: bool) -> Iterable[Character]:
-    """The characters, with a progress bar on the error stream if it is a terminal and a bar is wanted."""
+    """Iterate over the characters, with a progress bar on the error stream if it is a terminal and one is wanted."""
     from rich.console import Console
     from rich.progress import track
 
@@ -171,27 +173,13 @@ def _watched(characters: list[Character], progress: bool) -> Iterable[Character]
 
 
 def _problem_with(path: Path) -> str | None:
-    """What is wrong with a cached file, or None: its content must have the fingerprint that stands in it."""
+    """Return what is wrong with a cached file, or None. Its content must match the fingerprint stored in it."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {key: stored[key] for key in _KEYS}
             recorded, recipe = str(stored["fingerprint"]), json.loads(str(stored["made_with"]))["recipe"]
-    except Exception as error:  # noise in a file can raise nearly anything, and always means the same
+    except Exception as error:  # a damaged file can raise nearly any error
         return f"is damaged ({type(error).__name__})"
     if fingerprint(arrays) != recorded:
         return "is damaged (its checksum is wrong)"
     return None if recipe == str(RECIPE) else f"was made by an older recipe ({recipe}, now {RECIPE})"
-
-
-def _write(path: Path, arrays: dict[str, Array]) -> None:
-    """Write an ``.npz`` under a temporary name in the same folder, then give it its name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    try:
-        with temporary.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **arrays)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

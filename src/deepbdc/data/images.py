@@ -1,4 +1,4 @@
-"""Decode any picture that people have into plain RGB, or say in words why not."""
+"""Decode image files of any common format and mode into 8-bit RGB, with readable errors."""
 
 import io
 import warnings
@@ -20,18 +20,26 @@ MOST_PIXELS = 100_000_000
 
 
 class BadImage(UserError):
-    """A file that is not a readable image; the message names it."""
+    """A file is not a readable image; the message names it."""
 
 
 def load_image(
     source: str | Path | bytes, most_pixels: int = MOST_PIXELS, title: str | None = None, at_least: int | None = None
 ) -> "Image.Image":
-    """Decode a file (or its bytes) into an RGB picture.
+    """Decode an image file, or its bytes, into an 8-bit RGB image.
 
-    Turned as its EXIF orientation says; grey, palette, CMYK and 16-bit become 8-bit RGB; what is transparent becomes
-    white; of an animation the first frame is taken. Truncated files, other files, and pictures of more than
-    ``most_pixels`` (decompression bombs) raise `BadImage`, which names the file (or ``title``). With ``at_least``, a
-    JPEG whose sides are much longer is decoded at a half, a quarter or an eighth of its size, which is faster.
+    The EXIF orientation is applied, transparent pixels become white, and an animation gives its first frame.
+
+    Args:
+        source: The path of the file, or its content.
+        most_pixels: Refuse larger images, which may be decompression bombs.
+        title: What errors call the image (default: the path).
+        at_least: If given, a JPEG whose sides are much longer than this many pixels is decoded at a half, a quarter or
+            an eighth of its size, which is faster.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        BadImage: The file is truncated, is not an image, or has more than ``most_pixels`` pixels.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -53,21 +61,24 @@ def load_image(
     except Image.DecompressionBombError as error:
         raise BadImage(f"{name}: refused as a decompression bomb ({error})") from error
     except UnidentifiedImageError as error:
-        raise BadImage(f"{name}: not a readable image (of no known format)") from error
-    except Exception as error:  # decoders raise nearly anything on damaged files
+        raise BadImage(f"{name}: not a readable image (unknown format)") from error
+    except Exception as error:  # decoders can raise nearly any error on damaged files
         raise BadImage(f"{name}: not a readable image ({error})") from error
 
 
 @cache
 def _no_warnings_of_size() -> None:
-    """Pillow warns above a limit of its own; ours is in its place. Once, as filters are not safe in threads."""
+    """Silence Pillow's own warning about large images, because `load_image` has its own limit.
+
+    Cached, so that it runs only once: changing warning filters is not thread-safe.
+    """
     from PIL import Image
 
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 def to_rgb(image: "Image.Image") -> "Image.Image":
-    """An opened picture of any mode in 8-bit RGB, on white where it is transparent."""
+    """Convert an image of any mode to 8-bit RGB; transparent pixels become white."""
     from PIL import Image
 
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
@@ -79,7 +90,7 @@ def to_rgb(image: "Image.Image") -> "Image.Image":
 
 
 def _to_8_bits(values: Any, mode: str) -> Any:
-    """Grey values of 16 bits (also when stored in 32), or floating-point ones in [0, 1] or [0, 255], as 8 bits."""
+    """Convert grey values to 8 bits, from 16 bits (perhaps stored in 32) or from floats in [0, 1] or [0, 255]."""
     if mode == "F":
         scaled = values * 255 if values.size and values.max() <= 1 else values
         return np.clip(np.nan_to_num(scaled), 0, 255).astype(np.uint8)

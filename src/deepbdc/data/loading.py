@@ -1,4 +1,4 @@
-"""Find a data set by its name or path, check its splits, and load one of them."""
+"""Find a data set by name or path, check its splits, and load one of them."""
 
 import json
 import warnings
@@ -17,11 +17,11 @@ from deepbdc.errors import UserError
 
 
 class NoSuchSplit(UserError):
-    """A data set without the split that was asked for."""
+    """The data set does not have the requested split."""
 
 
 def list_datasets() -> list[str]:
-    """Names that `load_dataset` knows: the embedded ``glyphs`` and the benchmarks (which must be prepared once)."""
+    """List the names that `load_dataset` accepts: ``glyphs`` and the benchmarks, which must be prepared once."""
     from deepbdc.data import benchmarks
 
     return benchmarks.names()
@@ -39,18 +39,23 @@ def load_dataset(
     """Load one split of a data set.
 
     Args:
-        name_or_path: A name of `list_datasets`; a folder ``train|val|test/class/image``; a folder of classes with a
-            split file; or an ``.npz`` of arrays (``images``, ``labels``, ``class_names``, ``class_split``).
-        split: ``train``, ``val`` or ``test``, or ``all`` for every class there is.
-        root: Where prepared benchmarks lie (default: the environment variable ``DEEPBDC_DATA``, else a cache folder).
-            One of arrays may lie there in parts, ``NAME_*.npz``.
-        split_file: JSON ``{"train": [class, ...], "val": [...], "test": [...]}`` for a folder of classes; by default
-            ``splits.json`` in the folder, if there is one.
-        at_least: The fewest images that each class must have.
-        skip_bad: Decode every file of a folder now, and leave out those that are no readable images, with a warning.
-            Otherwise such a file is an error that names it, when it is used.
+        name_or_path: A name from `list_datasets`; a folder ``train|val|test/class/image``; a folder of classes with a
+            split file; or an ``.npz`` file of arrays (``images``, ``labels``, ``class_names``, ``class_split``).
+        split: ``train``, ``val``, ``test``, or ``all`` for the classes of all splits.
+        root: The folder of the prepared benchmarks (default: the environment variable ``DEEPBDC_DATA``, else a cache
+            folder). An array benchmark may be stored there in parts, ``NAME_*.npz``.
+        split_file: For a folder of classes: a JSON file ``{"train": [class, ...], "val": [...], "test": [...]}``
+            (default: ``splits.json`` in the folder, if it exists).
+        at_least: The number of images that each class must have at least.
+        skip_bad: Decode every file of a folder now, and leave out unreadable images with a warning. By default, an
+            unreadable image raises an error when it is first used.
 
-    Classes are in sorted order. That splits share no class and no image file stands twice is checked.
+    Returns:
+        The data set, with classes in sorted order.
+
+    Raises:
+        FileNotFoundError: The data set does not exist or has not been prepared.
+        UserError: Splits share a class, an image file occurs twice, or a class has too few images.
     """
     if split not in (*SPLITS, "all"):
         raise UserError(f"split must be one of {', '.join(SPLITS)} or all, got {split!r}")
@@ -72,12 +77,12 @@ def load_dataset(
 
 
 def find_data(name: str, given: str | Path | None) -> tuple[str | Path, Path | None]:
-    """Where the images of a recipe are: what to give to `load_dataset` as ``name_or_path`` and ``root``.
+    """Find the data for a recipe; return the arguments ``name_or_path`` and ``root`` of `load_dataset`.
 
     Args:
         name: The data set that the recipe names.
-        given: What a person gave in its place, if anything: a folder that holds the prepared data set (or where
-            ``glyphs`` may be kept), the name of another data set, or one itself, as a folder or an ``.npz`` file.
+        given: Where the user wants the data to come from, if anywhere: the folder of the prepared benchmarks (for
+            ``glyphs``, any folder), the name of another data set, or another data set as a folder or an ``.npz`` file.
     """
     from deepbdc.data import benchmarks
 
@@ -95,18 +100,20 @@ def find_data(name: str, given: str | Path | None) -> tuple[str | Path, Path | N
 
 
 def _not_found(name: str, given: Path) -> FileNotFoundError:
-    """What was looked for at a place that holds no data."""
+    """Build the error for a path without data; it says what was looked for."""
     from deepbdc.data import benchmarks
 
     if not given.is_dir():
         what = (
-            "is neither a folder nor an .npz file" if given.exists() else "does not exist, and no data set is called so"
+            "is neither a folder nor an .npz file"
+            if given.exists()
+            else "does not exist, and no data set has that name"
         )
-        return FileNotFoundError(f"the data {given} {what}; needed is a folder that holds {name}, or another data set")
+        return FileNotFoundError(f"the data {given} {what}: give a folder that contains {name}, or another data set")
     wanted = []
     for part in benchmarks.components(name) if name in list_datasets() else []:
         place = benchmarks.prepared_path(part, given)
-        arrays = f"{place.name} (or parts {part}_*.npz that have all of its classes)"
+        arrays = f"{place.name} (or parts {part}_*.npz with all of its classes)"
         wanted.append(arrays if place.suffix == ".npz" else f"the folder {part} made by 'deepbdc data prepare {part}'")
     own = "folders train, val and test, or a splits.json"
     return FileNotFoundError(
@@ -115,7 +122,7 @@ def _not_found(name: str, given: Path) -> FileNotFoundError:
 
 
 def load_splits(name_or_path: str | Path, root: str | Path | None = None) -> dict[str, Dataset]:
-    """The splits that there are, for training: ``train``, and ``val`` and ``test`` where the data set has them."""
+    """Load all splits for a training run: ``train``, and ``val`` and ``test`` if the data set has them."""
     found = {"train": load_dataset(name_or_path, "train", root=root)}
     for split in ("val", "test"):
         with suppress(NoSuchSplit):
@@ -153,7 +160,7 @@ def _load_named(name: str, split: str, root: str | Path | None) -> Dataset:
 
 
 def _load_parts(name: str, split: str, root: str | Path | None) -> list[Dataset]:
-    """A split of a benchmark of which there are only parts ``NAME_*.npz``: those that have classes of it."""
+    """Load a split of a benchmark that is stored in parts ``NAME_*.npz``, from the parts with classes of the split."""
     from deepbdc.data import benchmarks
 
     files = benchmarks.array_files(name, root)
@@ -168,7 +175,7 @@ def _load_parts(name: str, split: str, root: str | Path | None) -> list[Dataset]
     if len(owners) != needed:
         raise FileNotFoundError(
             f"{name} {split} has {needed} classes, but {' and '.join(map(str, files))} have images of {len(owners)}: "
-            f"add the part that is missing, or prepare {name}.npz as 'deepbdc data list' says"
+            f"add the missing part, or prepare {name}.npz as 'deepbdc data list' says"
         )
     return [_load_arrays(path, split, name, only_with_images=True) for path in sorted(set(owners.values()))]
 
@@ -177,7 +184,7 @@ def _load_arrays(path: Path, split: str, name: str, *, only_with_images: bool = 
     images, labels, class_names, class_split = read_arrays(path)
     twice = sorted(class_name for class_name, count in Counter(class_names).items() if count > 1)
     if twice:
-        raise UserError(f"{path} has a class twice: {', '.join(twice)}; splits share no class")
+        raise UserError(f"{path} has a class twice: {', '.join(twice)}; splits must not share classes")
     present = set(labels.tolist()) if only_with_images else range(len(class_names))
     chosen = [index for index, part in enumerate(class_split) if split in (part, "all") and index in present]
     if not chosen:
@@ -243,17 +250,19 @@ def _check_disjoint(where: Path, classes: Mapping[str, Sequence[str]]) -> None:
     for part, names in classes.items():
         for class_name in names:
             if (other := seen.setdefault(class_name, part)) != part:
-                raise UserError(f"{where}: class {class_name!r} is in {other} and in {part}; splits share no class")
+                raise UserError(
+                    f"{where}: class {class_name!r} is in {other} and in {part}; splits must not share classes"
+                )
 
 
 def _check_links(path: Path, splits: Sequence[str]) -> None:
-    """No file may stand in two splits under two names."""
+    """Raise an error if two splits contain the same file, by hard or symbolic links."""
     seen: dict[tuple[int, int], Path] = {}
     for folder in (folder for split in splits for folder in _folders(path / split)):
         for file in filter(is_image, folder.iterdir()):
             stat = file.stat()
             if stat.st_ino and (other := seen.setdefault((stat.st_dev, stat.st_ino), file)) != file:
-                raise UserError(f"{path}: one image file stands in it twice: {other} and {file}")
+                raise UserError(f"{path} contains the same image file twice: {other} and {file}")
 
 
 def _load_split_folder(path: Path, split: str, name: str) -> Dataset:
@@ -270,19 +279,19 @@ def _files_of(folders: Sequence[Path], name: str, split: str) -> Dataset:
 
 
 def class_folders(path: Path) -> dict[str, list[Path]]:
-    """The pictures of a folder with a folder for each class, by class; anything else is an error that says what is."""
+    """Map the name of each subfolder to its image files; raise an error if there are none, or a subfolder has none."""
     if not path.is_dir():
-        raise FileNotFoundError(f"{path} {'is no folder' if path.exists() else 'does not exist'}")
+        raise FileNotFoundError(f"{path} {'is not a folder' if path.exists() else 'does not exist'}")
     found = {folder.name: sorted(file for file in folder.iterdir() if is_image(file)) for folder in _folders(path)}
     if not found:
         loose = sum(is_image(file) for file in path.iterdir())
-        hint = f", but {loose} pictures lie in it: move them into folders named as their classes" if loose else ""
+        hint = f", but {loose} pictures lie in it: move them into folders named after their classes" if loose else ""
         raise UserError(f"{path} has no folder for each class{hint}")
     empty = [name for name, files in found.items() if not files]
     if empty:
         endings = sorted({file.suffix.lower() for name in empty for file in (path / name).iterdir() if file.suffix})
-        others = f"; what is in them ends in {', '.join(endings[:5])}" if endings else ""
-        hint = ", which must be converted to JPEG first" if ".heic" in endings else ""
+        others = f"; they contain files of type {', '.join(endings[:5])}" if endings else ""
+        hint = "; convert HEIC files to JPEG first" if ".heic" in endings else ""
         raise UserError(f"{path} has class folders without pictures: {', '.join(empty[:5])}{others}{hint}")
     return found
 
@@ -304,5 +313,5 @@ def _folders(path: Path) -> list[Path]:
 
 
 def is_image(file: Path) -> bool:
-    """Whether a file has the name of a picture, and is not hidden."""
+    """Whether a path is a file with the suffix of an image format, and not hidden."""
     return file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".") and file.is_file()

@@ -14,7 +14,7 @@ KEYS = ("images", "labels", "class_names", "class_split")
 
 
 def read_arrays(path: Path) -> tuple[Any, Any, list[str], list[str]]:
-    """Images ``(n, h, w)`` or ``(n, h, w, c)``, labels ``(n,)``, and for each class its name and split, all checked."""
+    """Read and check images ``(n, h, w[, c])``, labels ``(n,)``, and the name and split of each class."""
     arrays = read_npz(path)
     missing = sorted(set(KEYS) - set(arrays))
     if missing:

@@ -1,9 +1,9 @@
-"""Turn the official archive of a benchmark into the standard layout, verified and resumable.
+"""Convert the official archive of a benchmark to the standard layout, and verify the result.
 
-Image files are taken as they are, never encoded again (but for the crops of ``aircraft``). Every file is written under
-a temporary name and then renamed, so what has its right name is whole: after an interruption a second call goes on with
-what is missing. When all counts are right a marker is written, and only then the benchmark counts as prepared. Files of
-a folder are hard-linked where the disk allows it, which costs neither time nor space.
+Image files are copied unchanged (except for ``aircraft``, whose images are cropped). Each file is written atomically:
+a file with its final name is complete, and after an interruption a second call writes only the missing files. A marker
+is written when all counts are right; without it, the benchmark does not count as prepared. If the source is a folder
+on the same file system, its files are hard-linked, which takes almost no time and space.
 """
 
 import json
@@ -13,20 +13,20 @@ from pathlib import Path
 import numpy as np
 
 from deepbdc import __version__
-from deepbdc._files import temporary, write_text
+from deepbdc._files import sync_folder, temporary, write_text
 from deepbdc.data import benchmarks
 from deepbdc.data.archives import members
-from deepbdc.data.benchmarks import MARKER, SPLITS, Benchmark, folder_name
+from deepbdc.data.benchmarks import MARKER, SPLITS, Benchmark, prepared_folder_name
 from deepbdc.data.preparers import arrays, folders, imagenet
 from deepbdc.data.preparers.source import Placement, PrepareError, Source, how_to_get
 
 __all__ = ["PrepareError", "prepare"]
 
-Progress = Callable[[int, int], None]
-"""Called with the number of images done, and of all."""
+OnProgress = Callable[[int, int], None]
+"""Called with the number of images done so far and the total."""
 
 Counts = Mapping[str, Mapping[str, int]]
-"""Images of each class of each split."""
+"""Maps split to class to number of images."""
 
 _TO_FOLDER: dict[str, Callable[[Source], Iterator[Placement]]] = {
     "miniimagenet": imagenet.imagenet,
@@ -46,31 +46,31 @@ def prepare(
     name: str,
     source: str | Path,
     root: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     *,
     benchmark: Benchmark | None = None,
 ) -> Path:
-    """Bring the images of a benchmark into the standard layout under ``root``.
+    """Convert the images of a benchmark to the standard layout in the folder ``root``.
 
     Args:
         name: The benchmark, like ``"cub"``.
-        source: The official archive, or the folder that it unpacks to (for the two of ImageNet also the folder with one
-            folder per class), or a folder that holds the archives. A folder that somebody already brought into the
-            standard layout is taken too, and verified.
-        root: Where prepared benchmarks lie, see :func:`deepbdc.data.benchmarks.data_root`.
-        progress: Called with the number of images done, and of all.
-        benchmark: The facts to verify against, when they are not those of ``name``.
+        source: The official archive, or the folder that it unpacks to (for miniImageNet and tieredImageNet, also a
+            folder of ImageNet with one subfolder per class), or a folder that contains the archives. A folder that is
+            already in the standard layout is accepted too, and verified.
+        root: The folder of the prepared benchmarks, see :func:`deepbdc.data.benchmarks.data_root`.
+        progress: Called with the number of images done so far and the total.
+        benchmark: The facts to verify against, if they are not those of ``name``.
 
     Returns:
-        The folder or ``.npz`` file. When it is already complete nothing is done.
+        The prepared folder or ``.npz`` file. If it is already complete, nothing is done.
 
     Raises:
-        PrepareError: Something is missing or differs from the facts; what was written so far stays, for the next call.
-        UnsafeArchive: The archive holds something that can do harm.
+        PrepareError: Images are missing or differ from the facts. The files written so far are kept for the next call.
+        UnsafeArchive: The archive holds something that could do harm.
     """
     benchmark = benchmark or benchmarks.get(name)
     target = benchmarks.prepared_path(name, root)
-    # Arrays that are here in parts only are made anew, in one file.
+    # An array benchmark that exists only in parts is prepared again, as one file.
     arrays = benchmark.layout == "arrays"
     if target.is_file() if arrays else benchmarks.is_prepared(name, root) and _is_still_whole(target):
         return target
@@ -86,33 +86,35 @@ def prepare(
 
 
 def _prepare_folder(
-    placements: Callable[[Source], Iterator[Placement]], source: Source, target: Path, progress: Progress
+    placements: Callable[[Source], Iterator[Placement]], source: Source, target: Path, progress: OnProgress
 ) -> None:
     total = sum(source.benchmark.images.values())
     done, planned = 0, set()
     for done, placement in enumerate(placements(source), start=1):
-        path = target / placement.split / folder_name(placement.class_name) / placement.file_name
+        path = target / placement.split / prepared_folder_name(placement.class_name) / placement.file_name
         planned.add(path)
         if not path.exists():
             placement.save(path)
         progress(done, total)
     if done == 0:
-        raise PrepareError(f"{source.path} holds no image of {source.benchmark.name}. {how_to_get(source.benchmark)}")
+        raise PrepareError(f"{source.path} has no image of {source.benchmark.name}. {how_to_get(source.benchmark)}")
     strange = sorted(file.name for file in set(target.glob("*/*/[!.]*")) - planned)
     if strange and done == total:
         raise PrepareError(
-            f"{target} holds {len(strange)} files that are not of {source.benchmark.name}, like {strange[0]}: "
-            "move them away, then give the same command again."
+            f"{target} contains {len(strange)} files that do not belong to {source.benchmark.name}, like {strange[0]}: "
+            "move them away, then run the same command again."
         )
     counts = count_folder(target)
-    _verify(counts, source, f"What there is was kept in {target}, and the same command with the complete data goes on.")
+    _verify(counts, source, f"The images found are kept in {target}. Run the same command with the complete data.")
     for left_over in target.glob("*/*/.*.part"):
         left_over.unlink()
+    for folder in target.glob("*/*/"):
+        sync_folder(folder)  # the marker must not reach the disk before the images
     write_text(target / MARKER, json.dumps(_marker(counts, source), indent=1) + "\n")
 
 
 def _prepare_arrays(
-    build: Callable[[Source, arrays.Step], arrays.Arrays], source: Source, target: Path, progress: Progress
+    build: Callable[[Source, arrays.Step], arrays.Arrays], source: Source, target: Path, progress: OnProgress
 ) -> None:
     total = sum(source.benchmark.images.values())
     built = build(source, lambda done: progress(done, total))
@@ -124,7 +126,7 @@ def _prepare_arrays(
 
 
 def _is_still_whole(target: Path) -> bool:
-    """Whether a prepared folder has the files that were counted when it was complete."""
+    """Whether a prepared folder still has the numbers of images that its marker records."""
     counted = json.loads((target / MARKER).read_text(encoding="utf-8")).get("counts")
     return bool(counted == _totals(count_folder(target)))
 
@@ -145,7 +147,7 @@ def _marker(counts: Counts, source: Source) -> dict[str, object]:
 
 
 def count_folder(path: Path) -> dict[str, dict[str, int]]:
-    """Files of each class of each split of a folder in the standard layout; hidden ones do not count."""
+    """Count the files of each class of each split in a folder in the standard layout, without hidden files."""
     found: dict[str, dict[str, int]] = {}
     for split in SPLITS:
         classes = sorted((path / split).iterdir()) if (path / split).is_dir() else []
@@ -158,13 +160,13 @@ def count_folder(path: Path) -> dict[str, dict[str, int]]:
 
 
 def differences(counts: Counts, benchmark: Benchmark) -> list[str]:
-    """What is missing or too much against the facts, in words; empty when all is right."""
+    """Describe each difference between the counts and the official ones; return an empty list if there is none."""
     found: list[str] = []
     for split in SPLITS:
         there = counts.get(split, {})
-        # A class may go by its official name (arrays) or by that name as a folder.
-        wanted = {folder_name(name): name for name in benchmark.classes[split]}
-        named = {folder_name(name): count for name, count in there.items()}
+        # Arrays use the official class names, folders use names made from them.
+        wanted = {prepared_folder_name(name): name for name in benchmark.classes[split]}
+        named = {prepared_folder_name(name): count for name, count in there.items()}
         missing = sorted(wanted.keys() - {name for name, count in named.items() if count})
         extra = sorted(named.keys() - wanted.keys())
         if missing:
@@ -177,7 +179,7 @@ def differences(counts: Counts, benchmark: Benchmark) -> list[str]:
             if named[key] and benchmark.per_class and named[key] != benchmark.per_class[wanted[key]]
         ]
         if wrong:
-            found.append(f"{split}: {len(wrong)} classes have another number of images: {_some(wrong)}")
+            found.append(f"{split}: {len(wrong)} classes have a wrong number of images: {_some(wrong)}")
         images = sum(there.values())
         if images != benchmark.images[split]:
             found.append(f"{split}: {images:,} images instead of {benchmark.images[split]:,}")
@@ -189,7 +191,7 @@ def _verify(counts: Counts, source: Source, what_now: str) -> None:
     if found:
         lines = "\n".join(f"  {line}" for line in found)
         raise PrepareError(
-            f"{source.path} does not give all of {source.benchmark.name}:\n{lines}\n"
+            f"{source.path} does not contain all of {source.benchmark.name}:\n{lines}\n"
             f"{what_now} {how_to_get(source.benchmark)}"
         )
 
@@ -200,13 +202,12 @@ def _some(names: list[str], most: int = 5) -> str:
 
 
 def _is_standard_layout(path: Path, benchmark: Benchmark) -> bool:
-    """Whether each split has exactly its classes. A train folder alone is not enough: ImageNet itself has one."""
+    """Whether the folder has all splits with exactly their classes (ImageNet itself has only a train folder)."""
     if not path.is_dir():
         return False
     counts = count_folder(path)
-    return all(
-        set(counts[split]) == {folder_name(name) for name in names} for split, names in benchmark.classes.items()
-    )
+    expected = {split: set(map(prepared_folder_name, names)) for split, names in benchmark.classes.items()}
+    return all(set(counts[split]) == names for split, names in expected.items())
 
 
 def _from_standard_layout(source: Source) -> Iterator[Placement]:

@@ -1,4 +1,4 @@
-"""From pictures to tensors, as in the paper: for files one by one, for small arrays in whole batches."""
+"""Transforms from images to tensors, as in the paper: one by one for image files, in batches for small arrays."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, cast
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 ImageTransform = Callable[["Image.Image"], Tensor]
 JITTER = 0.4
-LONGEST = 4  # the longer side of a picture, in shorter ones, of which the centre is cropped
-SHIFTED = 8  # the part of the side by which a picture may be shifted
+LONGEST = 4  # the largest aspect ratio that is resized as a whole, see `middle_part`
+SHIFTED = 8  # an image is shifted by at most 1/8 of its side
 Augmentation = Literal["paper", "crop_flip"]
 
 
 def test_transform(preprocessing: Preprocessing) -> ImageTransform:
-    """Resize the shorter side, crop the centre, normalise: a picture -> ``(3, size, size)``."""
+    """Resize the shorter side, crop the centre, normalise: an image -> ``(3, size, size)``."""
     from torchvision.transforms import InterpolationMode, v2
 
     return cast(
@@ -39,7 +39,7 @@ def test_transform(preprocessing: Preprocessing) -> ImageTransform:
 
 
 def middle_part(picture: "Image.Image") -> "Image.Image":
-    """The middle of a picture that is extremely long: its ends would be cropped, but only after they were enlarged."""
+    """Crop extremely long images to an aspect ratio of 4, so that the ends are not resized just to be discarded."""
     width, height = picture.size
     most = LONGEST * min(width, height)
     if max(width, height) <= most:
@@ -50,10 +50,10 @@ def middle_part(picture: "Image.Image") -> "Image.Image":
 
 
 def train_transform(preprocessing: Preprocessing, augmentation: Augmentation = "paper") -> ImageTransform:
-    """Random changes of a picture, then normalise: a picture -> ``(3, size, size)``.
+    """Augment at random, then normalise: an image -> ``(3, size, size)``.
 
-    ``"paper"``: random resized crop, random flip, colour jitter of 0.4. ``"crop_flip"``: the picture as in
-    `test_transform`, shifted by up to an eighth of its side, and the flip.
+    ``"paper"``: random resized crop, random flip, colour jitter of 0.4. ``"crop_flip"``: resize and centre crop as in
+    `test_transform`, a random shift by up to an eighth of the side, and a random flip.
     """
     from torchvision.transforms import InterpolationMode, v2
 
@@ -71,7 +71,7 @@ def train_transform(preprocessing: Preprocessing, augmentation: Augmentation = "
 
 
 def _resized(preprocessing: Preprocessing) -> list[int]:
-    """One number for the shorter side, or two for both sides."""
+    """Return the size for `Resize`: one number for the shorter side, or two for both sides."""
     return [preprocessing.resize] * (2 if preprocessing.squash else 1)
 
 
@@ -106,10 +106,10 @@ class BatchTestTransform:
 
 
 class BatchTrainTransform:
-    """`train_transform` for a batch of uint8 arrays of one size, every image with draws of its own.
+    """`train_transform` for a batch of uint8 arrays of one size, with independent random values for each image.
 
-    The crop is sampled bilinearly in one step for the whole batch, and the three jitters come in the fixed order
-    brightness, contrast, saturation (torchvision draws an order for each image).
+    Unlike in `train_transform`, crops are always interpolated bilinearly, and the colour jitter changes brightness,
+    contrast and saturation in this order (torchvision draws a random order for each image).
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class BatchTrainTransform:
         return normalise(colour_jitter(batch, *factors), self.preprocessing)
 
     def _shifted(self, batch: Tensor) -> Tensor:
-        """Each picture moved by whole pixels, its edges repeated, and perhaps flipped."""
+        """Shift each image by whole pixels, repeating its edges, and flip it with probability 1/2."""
         count, size = len(batch), self.preprocessing.input_size
         most = size // SHIFTED
         moves = torch.randint(-most, most + 1, (2, count, 1), generator=self.generator)
@@ -146,7 +146,7 @@ class BatchTrainTransform:
         return torch.rand(*shape, generator=self.generator)
 
     def _crops(self, count: int, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """Boxes (top, left, height, width) ``(n, 4)`` of 8-100 % of the area and aspect 3/4-4/3, and flips ``(n,)``."""
+        """Draw boxes ``(n, 4)`` (top, left, height, width; 8-100 % of the area, aspect 3/4-4/3) and flips ``(n,)``."""
         area = height * width * (0.08 + 0.92 * self._uniform(count))
         aspect = torch.exp((2 * self._uniform(count) - 1) * float(np.log(4 / 3)))
         tall = (area / aspect).sqrt().clamp(max=height)
@@ -157,7 +157,7 @@ class BatchTrainTransform:
 
 
 def crop_and_resize(batch: Tensor, boxes: Tensor, flips: Tensor, size: int) -> Tensor:
-    """Cut the box (top, left, height, width; in pixels) out of each image and scale it to ``(n, 3, size, size)``."""
+    """Crop each image to its box (top, left, height, width; in pixels) and resize it: ``(n, 3, size, size)``."""
     height, width = batch.shape[2:]
     top, left, tall, wide = boxes.unbind(dim=1)
     theta = torch.zeros(len(batch), 2, 3)
@@ -170,7 +170,7 @@ def crop_and_resize(batch: Tensor, boxes: Tensor, flips: Tensor, size: int) -> T
 
 
 def colour_jitter(batch: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor) -> Tensor:
-    """Blend each image ``(n, 3, h, w)`` with black, with its mean grey, and with its grey picture, in this order."""
+    """Blend each image ``(n, 3, h, w)`` with black, then with its mean grey value, then with its grey version."""
 
     def blend(images: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:
         factor = factor[:, None, None, None]
@@ -187,6 +187,6 @@ def _grey(batch: Tensor) -> Tensor:
 
 
 def normalise(batch: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """(colour - mean) / std for a batch ``(n, 3, h, w)`` of colours in [0, 1]."""
+    """Normalise a batch ``(n, 3, h, w)`` of colours in [0, 1]: (colour - mean) / std."""
     mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
     return (batch - mean[:, None, None]) / std[:, None, None]

@@ -1,4 +1,4 @@
-"""Supplement S4: what classical correlation and Brownian distance correlation see in fourteen relations."""
+"""Supplement S4: classical correlation and Brownian distance correlation (BDCorr) of fourteen relations."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Shape = Callable[[Array, np.random.Generator], tuple[Array, Array]]
 
 @dataclass(frozen=True)
 class Relation:
-    """A sample of two related variables, and what the two correlations say of it."""
+    """A sample of two related variables and its two correlations."""
 
     name: str
     linear: bool
@@ -25,11 +25,11 @@ class Relation:
     y: Array
     corr: float
     bdcorr: float
-    shuffled: Array  # the Brownian distance correlation after each random re-pairing of x and y
+    shuffled: Array  # BDCorr after each random permutation of y
 
     @property
     def p_value(self) -> float:
-        """The share of re-pairings with at least this Brownian distance correlation (counting the sample itself)."""
+        """P-value of the permutation test: the share of permutations, sample included, with at least its BDCorr."""
         return float((1 + (self.shuffled >= self.bdcorr).sum()) / (1 + len(self.shuffled)))
 
 
@@ -107,14 +107,14 @@ def relations(points: int = 1500, permutations: int = 199, seed: int = 0) -> Ite
     """Sample and measure the seven non-linear relations, then the seven linear ones."""
     for index, (name, shape) in enumerate([*NONLINEAR.items(), *LINEAR.items()]):
         generator = np.random.default_rng([seed, index])
-        # One point in each of many equal pieces of the curve: evenly spread, and random within its piece.
+        # Stratified sampling: [0, 1] is divided into equal parts, and one point is drawn at random in each.
         u = (generator.permutation(points) + generator.random(points)) / points
         x, y = shape(u, generator)
         yield measure(name, name in LINEAR, x, y, permutations, generator)
 
 
 def measure(name: str, linear: bool, x: Array, y: Array, permutations: int, generator: np.random.Generator) -> Relation:
-    """Both correlations of a sample, and the Brownian one for random pairings of x with y."""
+    """Compute both correlations of a sample, and its BDCorr for random permutations of y."""
     first, second = (torch.as_tensor(values)[:, None] for values in (x, y))
     a, b = bdc_matrix(first).float(), bdc_matrix(second).float()
     scale = a.norm() * b.norm()
@@ -136,7 +136,7 @@ def _reordered(matrix: Tensor, order: Tensor) -> Tensor:
 
 
 def draw(found: list[Relation], path: Path) -> None:
-    """Draw two rows of scatter plots, with both correlations over each, into a picture file."""
+    """Save two rows of scatter plots, each titled with its two correlations, as an image file."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -156,7 +156,7 @@ def draw(found: list[Relation], path: Path) -> None:
             axis.spines[:].set_color("#cbd5e1")
             axis.margins(0.1)
     tallest = 1.05 * max(np.abs(relation.y).max() for relation in rows[1])
-    for axis in axes[1]:  # one scale, so that the slopes can be compared
+    for axis in axes[1]:  # one scale for the whole row, so that the slopes can be compared
         axis.set_ylim(-tallest, tallest)
     axes[0, 0].set_ylabel("non-linear", fontsize=12)
     axes[1, 0].set_ylabel("linear", fontsize=12)
@@ -166,5 +166,5 @@ def draw(found: list[Relation], path: Path) -> None:
 
 
 def _tidy(value: float) -> str:
-    """Two decimals, with a real minus sign and no minus zero."""
+    """Format with two decimals, a typographic minus sign and no negative zero."""
     return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")

@@ -61,7 +61,7 @@ def test_cifar(tmp_path: Path, name: str, version: str, packed: bool) -> None:
         images = file["images"]
     assert images.shape == (12, 32, 32, 3)
     assert images.dtype == np.uint8
-    # The format, pixel by pixel: a plane of red, one of green, one of blue.
+    # Each row holds the red, then the green, then the blue plane.
     for image, row in zip(images, [*DATA["train"], *DATA["test"]], strict=True):
         for y, x, c in ((0, 0, 0), (0, 1, 0), (1, 0, 2), (31, 30, 1)):
             assert image[y, x, c] == row[1024 * c + 32 * y + x]
@@ -75,15 +75,15 @@ def test_cifar_with_short_names_of_trees(tmp_path: Path) -> None:
         assert list(file["class_names"]) == ["apple", "bear", "clock", "maple_tree"]
 
 
-def test_cifar_not_complete(tmp_path: Path) -> None:
+def test_incomplete_cifar(tmp_path: Path) -> None:
     files = python_version()
     del files["cifar-100-python/test"]
-    with pytest.raises(PrepareError, match="holds meta, train of CIFAR-100, but meta, train and test"):
+    with pytest.raises(PrepareError, match="has meta, train of CIFAR-100, but meta, train and test"):
         prepare("fc100", write_folder(tmp_path / "in", files), tmp_path / "root", benchmark=small("fc100", CLASSES, 3))
     files = binary_version()
     files["cifar-100-binary/test.bin"] = files["cifar-100-binary/test.bin"][:-1]
     source = write_tar(tmp_path / "cifar-100-binary.tar.gz", files)
-    with pytest.raises(PrepareError, match="cut short"):
+    with pytest.raises(PrepareError, match="it is truncated"):
         prepare("fc100", source, tmp_path / "root", benchmark=small("fc100", CLASSES, 3))
     source = write_folder(tmp_path / "whole", python_version())
     with pytest.raises(PrepareError, match=r"apple \(3 instead of 600\)"):
@@ -102,7 +102,7 @@ class Evil:
 def test_a_hostile_pickle_is_not_run(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     assert pickle.loads(pickle.dumps(Evil(trace), protocol=2)) is None
-    assert trace.exists()  # it does work on those who trust it
+    assert trace.exists()  # an ordinary unpickler runs it
     trace.unlink()
     files = python_version() | {"cifar-100-python/meta": pickle.dumps({"fine_label_names": Evil(trace)}, protocol=2)}
     source = write_tar(tmp_path / "cifar-100-python.tar.gz", files)
@@ -131,7 +131,7 @@ def test_other_pickles(content: bytes) -> None:
 
 
 def test_pickles_of_python_2() -> None:
-    """Text of Python 2 is bytes; this is what the official files hold, written by hand."""
+    """Python 2 pickles text as bytes. This pickle has the format of the official files and is written by hand."""
     content = b"(dS'fine_labels'\n(lI3\naI5\nasS'batch_label'\nS'x'\ns."
     assert load_pickle(content, "train")["fine_labels"] == [3, 5]
 
@@ -148,7 +148,7 @@ CHARACTERS = {
 
 
 def drawing(seed: int) -> tuple[bytes, np.ndarray]:
-    """A PNG of 105×105 with one bit for each pixel, ink black; and where the ink is."""
+    """Make a PNG of 105×105 with one bit per pixel and black ink; also return where the ink is."""
     ink = np.random.default_rng(seed).random((105, 105)) < 0.2
     stream = io.BytesIO()
     Image.fromarray(~ink).save(stream, "PNG")
@@ -180,7 +180,7 @@ def test_omniglot(tmp_path: Path, packed: bool) -> None:
     assert images.shape == (8, 28, 28, 1)
     for label, name in enumerate(names):
         for image, ink in zip(images[labels == label], inks[name], strict=True):
-            # Shrinking keeps the amount of ink, and ink is bright.
+            # Resizing preserves the share of ink, and ink is bright.
             assert image.mean() / 255 == pytest.approx(ink.mean(), abs=0.01)
 
 

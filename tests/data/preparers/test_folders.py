@@ -51,11 +51,11 @@ def test_aircraft_is_cropped_to_the_boxes(tmp_path: Path, packed: bool) -> None:
 def test_aircraft_without_annotations(tmp_path: Path) -> None:
     files, _ = aircraft_files()
     del files["fgvc-aircraft-2013b/data/images_box.txt"]
-    with pytest.raises(PrepareError, match=r"does not hold images_box\.txt"):
+    with pytest.raises(PrepareError, match=r"does not contain images_box\.txt"):
         prepare("aircraft", write_folder(tmp_path / "in", files), tmp_path / "root", benchmark=AIRCRAFT)
 
 
-def test_aircraft_in_another_order_is_said(tmp_path: Path) -> None:
+def test_aircraft_in_another_order_is_a_warning(tmp_path: Path) -> None:
     files, crops = aircraft_files((VARIANTS[1], VARIANTS[0], *VARIANTS[2:]))
     with pytest.warns(UserWarning, match="another split"):
         made = prepare("aircraft", write_folder(tmp_path / "in", files), tmp_path / "root", benchmark=AIRCRAFT)
@@ -128,7 +128,7 @@ def test_cars_from_the_divided_archives(tmp_path: Path, given: str) -> None:
 def test_cars_without_the_labels_of_the_test_images(tmp_path: Path) -> None:
     train, test, kit, _, _ = divided()
     source = write_folder(tmp_path / "in", {**train, **test, **kit})
-    with pytest.raises(PrepareError, match=r"does not hold cars_test_annos_withlabels\.mat"):
+    with pytest.raises(PrepareError, match=r"does not contain cars_test_annos_withlabels\.mat"):
         prepare("cars", source, tmp_path / "root", benchmark=CARS_FACTS)
     (source / "cars_test_annos_withlabels.mat").write_bytes(devkit(TEST_LABELS, with_labels=False))
     with pytest.raises(PrepareError, match="annotations of the cars cannot be read"):

@@ -15,7 +15,7 @@ RANKS = {
     "n00000003": ((1, 1), (3, 3), (7, 7)),
     "n00000004": ((5, 7),),
 }
-# The rule, worked out by hand on the sorted numbers 2 7 9 10 33 100 1000.
+# Worked out by hand from the sorted numbers 2 7 9 10 33 100 1000.
 TAKEN = {"n00000001": (2, 7, 33), "n00000002": (7, 9, 10), "n00000003": (2, 9, 1000), "n00000004": (33, 100, 1000)}
 SPLIT = {"n00000001": "train", "n00000002": "train", "n00000003": "val", "n00000004": "test"}
 
@@ -28,7 +28,7 @@ def images(wnid: str) -> dict[str, bytes]:
 
 
 def every() -> dict[str, dict[str, bytes]]:
-    return {wnid: images(wnid) for wnid in (*WNIDS, "n00000005")}  # the last is in no split
+    return {wnid: images(wnid) for wnid in (*WNIDS, "n00000005")}  # the last class is in no split
 
 
 def mini() -> dict[str, bytes]:
@@ -58,7 +58,9 @@ def test_mini_from_a_folder(tmp_path: Path, inside: str) -> None:
 
 
 def test_tiered_from_a_folder(tmp_path: Path) -> None:
-    write_folder(tmp_path / "in" / "val", {"n00000001/ILSVRC2012_val_00000001.JPEG": picture(5)})  # not the val we mean
+    write_folder(
+        tmp_path / "in" / "val", {"n00000001/ILSVRC2012_val_00000001.JPEG": picture(5)}
+    )  # the val folder of ImageNet is not the val split
     source = as_folder(tmp_path / "in", "train/")
     assert tree(prepare("tieredimagenet", source, tmp_path / "root", benchmark=TIERED)) == tiered()
 
@@ -76,14 +78,14 @@ def test_from_a_folder_of_tars(tmp_path: Path) -> None:
     assert tree(prepare("miniimagenet", tmp_path / "in", tmp_path / "root", benchmark=MINI)) == mini()
 
 
-def test_a_class_that_is_not_complete(tmp_path: Path) -> None:
+def test_an_incomplete_class(tmp_path: Path) -> None:
     source = as_folder(tmp_path / "in", "")
     (source / "n00000003" / "n00000003_9.JPEG").unlink()
-    with pytest.raises(PrepareError, match="n00000003 holds 6 images, but miniimagenet takes its image number 7"):
+    with pytest.raises(PrepareError, match="n00000003 has 6 images, but miniimagenet needs its image number 7"):
         prepare("miniimagenet", source, tmp_path / "root", benchmark=MINI)
 
 
-def test_a_class_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_class(tmp_path: Path) -> None:
     source = as_folder(tmp_path / "in", "")
     for file in (source / "n00000004").iterdir():
         file.unlink()

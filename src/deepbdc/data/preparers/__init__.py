@@ -1,4 +1,4 @@
-"""One preparer for each official format: what is in the archive, and where each image belongs.
+"""One preparer for each official format: it finds the images in the archive, and the split and class of each.
 
-Nothing is imported here; :mod:`deepbdc.data.prepare` chooses, writes and verifies.
+:mod:`deepbdc.data.prepare` chooses the preparer, writes the files and verifies them. This file imports nothing.
 """

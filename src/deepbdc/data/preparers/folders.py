@@ -1,4 +1,4 @@
-"""CUB-200-2011, FGVC-Aircraft and Stanford Cars: images of the official archives, placed by their annotations."""
+"""CUB-200-2011, FGVC-Aircraft and Stanford Cars, prepared from the images and annotations of the official archives."""
 
 import io
 import re
@@ -17,7 +17,7 @@ Box = tuple[int, int, int, int]
 
 
 def cub(source: Source) -> Iterator[Placement]:
-    """``CUB_200_2011/images/001.Black_footed_Albatross/*.jpg``: the whole images, as they are."""
+    """Place ``CUB_200_2011/images/001.Black_footed_Albatross/*.jpg``: whole images, unchanged."""
     split_of = source.benchmark.split_of()
     for member in source.members():
         *_, parent, base = ["", *member.name.split("/")]
@@ -26,10 +26,10 @@ def cub(source: Source) -> Iterator[Placement]:
 
 
 def aircraft(source: Source) -> Iterator[Placement]:
-    """``data/images/0034309.jpg``, by ``images_variant_*.txt``, cropped to ``images_box.txt``, written as PNG.
+    """Place ``data/images/0034309.jpg`` by ``images_variant_*.txt``, cropped to its box in ``images_box.txt``, as PNG.
 
-    The four numbers of a box go to the crop as they are, which is what the published numbers were made with, though
-    the boxes count pixels from 1. A crop must be encoded again, and PNG loses nothing.
+    The boxes count pixels from 1, but their four numbers are passed to the crop unchanged, as for the published
+    results. A crop must be encoded again; PNG is lossless.
     """
     lists = ("images_variant_trainval.txt", "images_variant_test.txt")
     texts = {name: text.decode() for name, text in source.require(["variants.txt", "images_box.txt", *lists]).items()}
@@ -43,7 +43,7 @@ def aircraft(source: Source) -> Iterator[Placement]:
         if "images" not in member.name.split("/")[:-1] or class_name not in split_of:
             continue
         if image not in boxes:
-            raise PrepareError(f"images_box.txt has no box for image {image}; the archive is not complete.")
+            raise PrepareError(f"images_box.txt has no box for image {image}; the archive is incomplete.")
         yield Placement(split_of[class_name], class_name, f"{image}.png", _crop(member, boxes[image]))
 
 
@@ -61,21 +61,21 @@ def _crop(member: Member, box: Box) -> Callable[[Path], None]:
 
 
 def _compare_order(lines: list[str], benchmark: Benchmark) -> None:
-    """The split is by the line in variants.txt; say so when the archive and our list of classes disagree."""
+    """Warn if the line numbers in variants.txt, which define the split, give another split than our list of classes."""
     names = [line.strip() for line in lines if line.strip()]
     parts = {"train": names[0::2], "val": names[1::4], "test": names[3::4]}
     if any(set(parts[split]) != set(benchmark.classes[split]) for split in parts):
         warnings.warn(
-            "the order of variants.txt in this archive gives another split than the list of this library, which is "
-            "used; other published numbers may differ in these classes",
+            "variants.txt in this archive has another order, which would give another split. The split of this library "
+            "is used; published results may be for the other one",
             stacklevel=2,
         )
 
 
 def cars(source: Source) -> Iterator[Placement]:
-    """``car_ims`` with ``cars_annos.mat``, or ``cars_train`` and ``cars_test`` with the devkit.
+    """Place the images of ``car_ims`` by ``cars_annos.mat``, or ``cars_train`` and ``cars_test`` by the devkit.
 
-    The original division into training and test images is ignored: all images of a class belong together.
+    The original division into training and test images is ignored: all images of a class belong to one split.
     """
     class_of = _car_labels(source)
     name_of = {number: name for name, number in source.benchmark.numbers.items()}
@@ -84,14 +84,14 @@ def cars(source: Source) -> Iterator[Placement]:
         where = "/".join(member.name.split("/")[-2:])
         class_name = name_of.get(class_of.get(where, -1), "")
         if class_name in split_of:
-            # Image 00001 is in cars_train and, another one, in cars_test.
+            # cars_train and cars_test have different images of the same name, so the folder becomes part of it.
             prefix = re.sub(r"^cars?_(ims)?", "", where.split("/")[0])
             file_name = f"{prefix}_{member.base}" if prefix else member.base
             yield Placement(split_of[class_name], class_name, file_name, member.save)
 
 
 def _car_labels(source: Source) -> dict[str, int]:
-    """The class number of each image, by the last two parts of its path."""
+    """Map the last two parts of the path of each image to its class number."""
     both = source.read(["cars_annos.mat"])
     if both:
         rows = _annotations(both["cars_annos.mat"], "relative_im_path")
@@ -100,8 +100,8 @@ def _car_labels(source: Source) -> dict[str, int]:
     missing = {"cars_train_annos.mat", "cars_test_annos_withlabels.mat"} - found.keys()
     if missing:
         raise PrepareError(
-            f"{source.path} does not hold {' and '.join(sorted(missing))}. The labels of the test images are in a file "
-            f"of their own, not in the devkit. {how_to_get(source.benchmark)}"
+            f"{source.path} does not contain {' and '.join(sorted(missing))}. The labels of the test images are in a "
+            f"separate file, not in the devkit. {how_to_get(source.benchmark)}"
         )
     train = _annotations(found["cars_train_annos.mat"], "fname")
     test = _annotations(found["cars_test_annos_withlabels.mat"], "fname")
@@ -110,7 +110,7 @@ def _car_labels(source: Source) -> dict[str, int]:
 
 
 def _annotations(content: bytes, field: str) -> list[tuple[str, int]]:
-    """Pairs of a file name and its class number (from 1) out of the structure ``annotations`` of a .mat file."""
+    """Read (file name, class number from 1) pairs from the structure ``annotations`` of a .mat file."""
     from scipy.io import loadmat
 
     try:
@@ -119,5 +119,5 @@ def _annotations(content: bytes, field: str) -> list[tuple[str, int]]:
     except (KeyError, ValueError, TypeError, NotImplementedError) as error:
         raise PrepareError(
             f"the annotations of the cars cannot be read: a structure with {field!r} and 'class' is needed ({error}). "
-            "In the devkit the labels of the test images are left out; they are in cars_test_annos_withlabels.mat."
+            "The devkit lacks the labels of the test images; they are in cars_test_annos_withlabels.mat."
         ) from error

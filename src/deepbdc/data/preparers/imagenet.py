@@ -1,7 +1,7 @@
 """miniImageNet and tieredImageNet from the training images of ILSVRC 2012.
 
-Taken are a folder with one folder of images per class (``n01532829/n01532829_10026.JPEG``), a folder with one tar per
-class, and the official ``ILSVRC2012_img_train.tar``, which is a tar of such tars.
+The source is a folder with one subfolder per class (``n01532829/n01532829_10026.JPEG``), a folder with one tar per
+class, or the official ``ILSVRC2012_img_train.tar``, which is a tar of such tars.
 """
 
 import re
@@ -16,11 +16,11 @@ _PLACES = (".", "train", "ILSVRC/Data/CLS-LOC/train", "Data/CLS-LOC/train", "CLS
 _CLASS = re.compile(r"n\d{8}")
 
 Contents = Callable[[], Iterable[Member]]
-"""Visits the images of one class; may be called twice, first for the names, then for the images."""
+"""Iterates over the images of one class. It is called twice: first for the file names, then for the images."""
 
 
 def imagenet(source: Source) -> Iterator[Placement]:
-    """The images of the benchmark's classes, all of them or those at the ranks that the benchmark names."""
+    """Place the images of the benchmark's classes: all of them, or those at the ranks that the benchmark lists."""
     benchmark = source.benchmark
     split_of = benchmark.split_of()
     for wnid, contents in _classes(source.path):
@@ -29,7 +29,7 @@ def imagenet(source: Source) -> Iterator[Placement]:
 
 
 def _chosen(wnid: str, split: str, contents: Contents, benchmark: Benchmark) -> Iterator[Placement]:
-    # The name of the image is needed, not its content: this first visit reads headers or a folder listing only.
+    # Only names are needed here, so this first pass reads the headers of a tar or lists a folder.
     wanted = _at_ranks(wnid, [member.base for member in contents()], benchmark)
     for member in contents():
         if member.base in wanted:
@@ -37,7 +37,7 @@ def _chosen(wnid: str, split: str, contents: Contents, benchmark: Benchmark) -> 
 
 
 def _at_ranks(wnid: str, names: list[str], benchmark: Benchmark) -> set[str]:
-    """The file names at the 1-based ranks, when they are sorted by the number at their end."""
+    """Sort the file names by the number at their end, and return those at the 1-based ranks of the benchmark."""
     names = [name for name in names if re.fullmatch(rf"{wnid}_\d+\.jpe?g", name, re.IGNORECASE)]
     if wnid not in benchmark.ranks:
         return set(names)
@@ -45,8 +45,8 @@ def _at_ranks(wnid: str, names: list[str], benchmark: Benchmark) -> set[str]:
     ranks = [rank for first, last in benchmark.ranks[wnid] for rank in range(first, last + 1)]
     if max(ranks) > len(ordered):
         raise PrepareError(
-            f"{wnid} holds {len(ordered)} images, but {benchmark.name} takes its image number {max(ranks)}: it is not "
-            "the complete folder of the ILSVRC 2012 training images."
+            f"{wnid} has {len(ordered)} images, but {benchmark.name} needs its image number {max(ranks)}: this is not "
+            "the complete class of the ILSVRC 2012 training images."
         )
     return {ordered[rank - 1] for rank in ranks}
 
@@ -65,7 +65,7 @@ def _classes(path: Path) -> Iterator[tuple[str, Contents]]:
             yield from _tar_classes(folder / "ILSVRC2012_img_train.tar")
             return
     raise PrepareError(
-        f"{path} holds no folders or tars named like n01532829. Give the folder of the ILSVRC 2012 training images "
+        f"{path} contains no folders or tars named like n01532829. Give the folder of the ILSVRC 2012 training images "
         "that has one folder for each class, or ILSVRC2012_img_train.tar."
     )
 
@@ -77,7 +77,7 @@ def _contents_of(item: Path) -> Contents:
 
 
 def _tar_classes(path: Path) -> Iterator[tuple[str, Contents]]:
-    """The inner tars of the official tar. The outer one is not compressed, so an inner one can be visited twice."""
+    """Iterate over the inner tars of the official tar, which is not compressed, so an inner tar can be read twice."""
     for member in members(path):
         wnid = member.base.removesuffix(".tar")
         if _CLASS.fullmatch(wnid) and member.base.endswith(".tar"):

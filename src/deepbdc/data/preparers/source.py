@@ -1,4 +1,4 @@
-"""What the preparers share: the official files that a person gave, and where one image of them belongs."""
+"""Shared by the preparers: the official files that the user gave, and the placement of one image."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -11,12 +11,12 @@ from deepbdc.errors import UserError
 
 
 class PrepareError(UserError):
-    """What was given is not (all of) the official data; the message says what is missing."""
+    """The source is not the official data, or not all of it; the message says what is missing."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """One image: its split, its class by the official name, its file name, and how to write it to a path."""
+    """One image: its split, its official class name, its file name, and a function that writes it to a path."""
 
     split: str
     class_name: str
@@ -25,10 +25,10 @@ class Placement:
 
 
 class Source:
-    """The official archives of a benchmark, or the folder that somebody unpacked them to.
+    """The official archives of a benchmark, or the folder that they were unpacked to.
 
-    A folder may also hold the archives themselves; of a benchmark with several archives one may be named, and the
-    others are looked for beside it.
+    ``path`` may also be a folder that contains the archives. If a benchmark has several archives, ``path`` may be one
+    of them; the others are looked for in the same folder.
     """
 
     def __init__(self, path: str | Path, benchmark: Benchmark) -> None:
@@ -38,7 +38,7 @@ class Source:
         self.files = self._official_files()
 
     def _official_files(self) -> list[Archive]:
-        """The first complete set of official files that is there, else whatever there is of them."""
+        """Find the first complete set of official files, else the largest incomplete one."""
         folder = self.path if self.path.is_dir() else self.path.parent
         groups = [[archive for archive in group if (folder / archive.name).is_file()] for group in self._groups()]
         for found, group in zip(groups, self._groups(), strict=True):
@@ -47,7 +47,7 @@ class Source:
         return max(groups, key=len, default=[])
 
     def _groups(self) -> list[tuple[Archive, ...]]:
-        """The sets of official files that may be meant: when one file was named, those with it."""
+        """List the sets of official files that may be meant; if one file was given, only the sets that include it."""
         groups = list(self.benchmark.archives)
         return groups if self.path.is_dir() else [g for g in groups if self.path.name in {a.name for a in g}]
 
@@ -55,7 +55,7 @@ class Source:
         return any(len(self.files) == len(group) for group in self._groups())
 
     def paths(self) -> list[Path]:
-        """What to read. A folder is searched itself only when the archives in it are not all there."""
+        """List the archives and folders to read. A folder itself is read only if it lacks some of the archives."""
         folder = self.path if self.path.is_dir() else self.path.parent
         found = [folder / archive.name for archive in self.files]
         if self.path.is_dir() and not self._is_complete():
@@ -63,7 +63,7 @@ class Source:
         return found or [self.path]
 
     def members(self) -> Iterator[Member]:
-        """Every file of all archives and folders, one after the other."""
+        """Iterate over the files of all archives and folders."""
         for path in self.paths():
             if path.is_file() and path.suffix == ".mat":
                 yield plain_member(path)
@@ -71,7 +71,7 @@ class Source:
                 yield from members(path)
 
     def read(self, wanted: Iterable[str]) -> dict[str, bytes]:
-        """The content of the files with these last parts of their names, as far as they are there."""
+        """Read the files with these base names; those that do not exist are left out."""
         left, found = set(wanted), {}
         for member in self.members():
             if member.base in left:
@@ -82,15 +82,15 @@ class Source:
         return found
 
     def require(self, wanted: Iterable[str]) -> dict[str, bytes]:
-        """As :meth:`read`, and an error that names the missing files."""
+        """Read the files with these base names; raise an error that names the missing ones."""
         found = self.read(wanted := list(wanted))
         missing = [name for name in wanted if name not in found]
         if missing:
-            raise PrepareError(f"{self.path} does not hold {', '.join(missing)}. {how_to_get(self.benchmark)}")
+            raise PrepareError(f"{self.path} does not contain {', '.join(missing)}. {how_to_get(self.benchmark)}")
         return found
 
     def verify_checksums(self) -> None:
-        """Compare the official files with their MD5 sums, where these are known."""
+        """Compare the official files with their MD5 sums, if these are known."""
         folder = self.path if self.path.is_dir() else self.path.parent
         for archive in self.files:
             if archive.md5 is None:
@@ -99,13 +99,13 @@ class Source:
             if found != archive.md5:
                 raise PrepareError(
                     f"{folder / archive.name} is damaged or another version: its MD5 sum is {found}, that of the "
-                    f"official file is {archive.md5}. Fetch it again; a version that somebody packed anew can be "
-                    "unpacked and given as a folder."
+                    f"official file is {archive.md5}. Download it again. If it is a repacked copy of the same images, "
+                    "unpack it and give the folder."
                 )
 
 
 def how_to_get(benchmark: Benchmark) -> str:
-    """One sentence: which files a person needs, and where they are."""
+    """Say in one sentence which files are needed and where to get them."""
     groups = [" + ".join(archive.name for archive in group) for group in benchmark.archives]
     return f"Needed: {' or '.join(groups)}, or the folder they unpack to, from {benchmark.home}."
 
