@@ -7,11 +7,10 @@ import pytest
 import torch
 from rich.console import Console
 
+from deepbdc.recipes import Recipe, build_method, recipe_from_dict
 from deepbdc.training import estimate as module
 from deepbdc.training.devices import DeviceOptions
 from deepbdc.training.estimate import Estimate, SplitSize, StageEstimate, describe, estimate
-from deepbdc.training.recipe import Recipe, recipe_from_dict
-from deepbdc.training.stages import build_method
 
 CPU = DeviceOptions(accelerator="cpu")
 
@@ -64,7 +63,7 @@ def test_data_that_is_here(data: Path) -> None:
     assert found.data_in_memory
     assert found.splits == {"train": SplitSize(5, 30), "val": SplitSize(3, 18), "test": SplitSize(4, 24)}
     embedding = build_method(recipe).embedding
-    assert found.embedding_parameters == sum(value.numel() for value in embedding.parameters())
+    assert found.parameters == sum(value.numel() for value in embedding.parameters())
     assert found.head_parameters == (embedding.out_features + 1) * 5
     assert [(stage.name, stage.steps, stage.images_per_step) for stage in found.stages] == [
         ("pretrain", 3, 8),
@@ -80,7 +79,7 @@ def test_data_that_is_here(data: Path) -> None:
     assert found.seconds is not None
     assert found.seconds > sum(stage.seconds or 0 for stage in found.stages) > 0
     text = text_of(found)
-    assert f"Parameters: {found.embedding_parameters:,} of the embedding + {found.head_parameters:,} of" in text
+    assert f"Parameters: {found.parameters:,} + {found.head_parameters:,} of" in text
     assert "train 5 classes, 30 images; val 3 classes, 18 images; test 4 classes, 24 images" in text
     assert "pretrain" in text
 
@@ -144,6 +143,6 @@ def test_sums() -> None:
     stage = StageEstimate("pretrain", 10, 100, 64, 0.5, 4, 3.0)
     assert stage.epoch_seconds == 50
     assert stage.seconds == 512
-    settings = small("cub", pretrain={"epochs": 10, "validate_from": 4, "validate_every": 4}).pretrain
+    settings = small("cub", pretrain={"epochs": 10, "validate_from": 4, "validate_every": 4}).stages["pretrain"]
     assert settings is not None
     assert module._count_validations(settings) == 3  # 4, 8, and the last

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from deepbdc import weight_files
-from deepbdc.training.batches import Process, ShuffledBatches
-from deepbdc.training.recipe import Pretrain, Recipe
-from deepbdc.training.stages import Images
+from deepbdc.recipes import Recipe
+from deepbdc.stages import AugmentedImages, BatchSettings, Process, ShuffledBatches
 from tests.training import tiny
 
 
@@ -30,7 +29,7 @@ def run(folder: Path, data: Path, recipe: Recipe, processes: int) -> Path:
 def gradients(folder: Path) -> dict[str, torch.Tensor]:
     """After one step from rest, without weight decay, the momentum is the gradient."""
     tensors, _ = weight_files.load(folder / "checkpoints" / "last.safetensors")
-    return {name: value for name, value in tensors.items() if name.startswith("momentum.")}
+    return {name: value for name, value in tensors.items() if name.startswith("optimiser.")}
 
 
 def one_step(method: str) -> Recipe:
@@ -93,8 +92,8 @@ def test_processes_share_every_batch(tiny_data: Path) -> None:
     from deepbdc.data.loading import load_dataset
     from deepbdc.preprocessing import Preprocessing
 
-    images = Images(load_dataset(tiny_data, "train"), Preprocessing(16, 16), "crop_flip")
-    stage = Pretrain(epochs=1, batch_size=12)
+    images = AugmentedImages(load_dataset(tiny_data, "train"), Preprocessing(16, 16), "crop_flip")
+    stage = BatchSettings(epochs=1, batch_size=12)
     whole = ShuffledBatches(images, stage, "pretrain", 3, Process())
     halves = [ShuffledBatches(images, stage, "pretrain", 3, Process(rank, 2)) for rank in (0, 1)]
     for step in range(whole.steps):

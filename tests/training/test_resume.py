@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from deepbdc import weight_files
+from deepbdc.recipes import Recipe
+from deepbdc.runs import load_run
 from deepbdc.training import checkpoint
-from deepbdc.training.recipe import Recipe
-from deepbdc.training.run import Interrupted, TrainingError, load_run, train
+from deepbdc.training.run import Interrupted, TrainingError, train
 from tests.training import tiny
 
 
@@ -27,7 +28,7 @@ def start(folder: Path, data: Path, recipe: Recipe, *options: str) -> subprocess
 
 def position(folder: Path) -> tuple[str, int, int] | None:
     found = checkpoint.read_progress(folder / "checkpoints" / "last.safetensors")
-    return None if found is None else (found[0].stage, found[0].epoch, found[0].step)
+    return None if found is None else (found.progress.stage, found.progress.epoch, found.progress.step)
 
 
 def assert_equal_weights(one: Path, other: Path) -> None:
