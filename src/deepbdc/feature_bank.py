@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from deepbdc._files import temporary, write_text
+from deepbdc._memory import usable_memory
 from deepbdc._modes import evaluating
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.data.images import BadImage
@@ -94,7 +94,7 @@ def build_bank(
         shard: This process's part, when several embed together; each then has the whole bank.
     """
     weights = weights_fingerprint(embedding)
-    budget = _memory() // 4 if budget is None else budget
+    budget = usable_memory() // 4 if budget is None else budget
     if shard is not None:  # processes share a machine, or may have different ones
         budget = int(shard.gather(torch.tensor([budget // shard.count])).min())
     embedding = embedding.to(device)
@@ -130,14 +130,6 @@ def weights_fingerprint(network: nn.Module) -> str:
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _memory() -> int:
-    """Bytes of memory of this machine; 8 GB where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 8 * 2**30
 
 
 def _choose_form(embedding: Embedding, dataset: Dataset, budget: int) -> tuple[str, torch.dtype, tuple[int, ...]]:
