@@ -1,4 +1,4 @@
-"""The statistic against its definition, written out with loops, and the properties of Sec. 3.1."""
+"""The statistic against a naive implementation with loops, and its properties from Sec. 3.1 of the paper."""
 
 import math
 from itertools import islice
@@ -180,7 +180,7 @@ def test_bad_samples_are_answered_in_words(x: Tensor, message: str) -> None:
 def test_bad_pairs_are_answered_in_words() -> None:
     with pytest.raises(ValueError, match=r"x has 4 observations.*y has 5"):
         bdc(torch.zeros(4, 2), torch.zeros(5, 2))
-    with pytest.raises(ValueError, match="one dtype"):
+    with pytest.raises(ValueError, match="the same dtype"):
         bdc(torch.zeros(4, 2), torch.zeros(4, 2, dtype=torch.float64))
     with pytest.raises(TypeError, match=r"torch\.as_tensor"):
         bdc(np.zeros((4, 2)), np.zeros((4, 2)))  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ def test_bad_pairs_are_answered_in_words() -> None:
         bdc_vector(torch.zeros(3, 4))
     with pytest.raises(ValueError, match="square"):
         bdc_vector(torch.tensor(1.0))
-    with pytest.raises(ValueError, match=r"batch dimensions that fit, got \(2,\) and \(3,\)"):
+    with pytest.raises(ValueError, match=r"must broadcast, got \(2,\) and \(3,\)"):
         bdc(torch.zeros(2, 4, 1), torch.zeros(3, 4, 1))
     with pytest.raises(ValueError, match="'triangle' or 'weighted'"):
         bdc_vector(torch.zeros(3, 3), "lower")  # type: ignore[arg-type]
