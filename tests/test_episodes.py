@@ -165,7 +165,7 @@ def test_other_files_are_answered_in_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shot": 6}, r"class 'class 0' has 20 images, but 6 for support \+ 15 for query = 21 are asked"),
+        ({"shot": 6}, r"class 'class 0' has 20 images, but 6 for support \+ 15 for query = 21 are needed"),
         ({"way": 9}, "9-way episodes need 9 classes, but the data set has 8"),
         ({"way": 0}, "way must be at least 1"),
         ({"shot": (3, 2)}, "shot must be at least 1, or a range"),

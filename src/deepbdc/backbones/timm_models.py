@@ -40,7 +40,7 @@ def timm_backbone(model: str, pretrained: bool = False, removed_downsamplings: i
     try:
         network = timm.create_model(model, **options)
     except (RuntimeError, TypeError, NotImplementedError, AttributeError, AssertionError) as error:
-        what = f"with removed_downsamplings={removed_downsamplings}" if removed_downsamplings else "as feature maps"
+        what = f"with removed_downsamplings={removed_downsamplings}" if removed_downsamplings else "with feature maps"
         raise UserError(f"timm cannot create 'timm/{model}' {what}: {error!r}") from error
     if removed_downsamplings and network.feature_info.reduction()[-1] != stride:
         raise UserError(f"timm/{model} does not support removed_downsamplings={removed_downsamplings}: leave it out")
@@ -54,7 +54,7 @@ def timm_backbone(model: str, pretrained: bool = False, removed_downsamplings: i
 
 
 def _preprocessing(config: dict[str, Any]) -> Preprocessing:
-    """Our form of a model's pre-processing in timm."""
+    """The pre-processing that timm's configuration of a model describes."""
     height, size = config["input_size"][1:]
     if height != size or config["crop_mode"] not in ("center", "squash"):
         raise UserError(
