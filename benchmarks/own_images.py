@@ -133,7 +133,7 @@ def honesty(name: str, maps: FeatureBank, test: Dataset, count: int) -> list[str
 
 
 def honesty_row(images: list[EmbeddedImage], episodes: Episodes, way: int) -> str:
-    """One kind of task. The last three classes of each episode have queries but no examples: they should be rejected."""
+    """One kind of task. The last three classes of each episode have queries, but no examples: all must be rejected."""
     # Imported after deepbdc, because it imports torchvision.
     from torchmetrics.functional.classification import multiclass_calibration_error
 
