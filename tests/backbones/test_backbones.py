@@ -94,7 +94,7 @@ def thin(name: str) -> Backbone:
 def test_every_backbone_trains_and_evaluates(name: str) -> None:
     """Finite gradients in training; in evaluation, an unchanged state, a batch of one, and a state-dict round trip."""
     backbone = thin(name)
-    side = backbone.input_size // 2
+    side = backbone.preprocessing.input_size // 2
     images = torch.randn(3, 3, side, side)
 
     backbone.train()

@@ -109,10 +109,10 @@ def test_gradient_with_respect_to_only_one_input() -> None:
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_block_size_does_not_change_the_result(output: _bdc_operator.Output, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of one sample give the same result as larger blocks, of which the last one is shorter."""
-    weights = torch.randn(7, 36 if output == "matrix" else 21, dtype=torch.float64)
+    weights = torch.randn(13, 36 if output == "matrix" else 21, dtype=torch.float64)
 
     def run() -> list[Tensor]:
-        x = maps(n=7).requires_grad_()
+        x = maps(n=13).requires_grad_()
         pool = BDCPool(6, output=output).double()
         y = pool(x)
         (y.flatten(1) * weights).sum().backward()

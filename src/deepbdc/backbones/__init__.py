@@ -11,12 +11,10 @@ from deepbdc.backbones.efficientnet_lite0 import efficientnet_lite0, efficientne
 from deepbdc.backbones.resnet import resnet10, resnet18, resnet34
 from deepbdc.backbones.resnet12 import resnet12, resnet34s
 from deepbdc.backbones.timm_models import timm_backbone
-from deepbdc.preprocessing import Preprocessing
 
 __all__ = [
     "Backbone",
     "DropBlock",
-    "Preprocessing",
     "conv4",
     "create_backbone",
     "efficientnet_lite0",

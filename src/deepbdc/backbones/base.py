@@ -17,15 +17,13 @@ class Backbone(nn.Module):
         self.out_channels = out_channels
         self.preprocessing = preprocessing
 
-    @property
-    def input_size(self) -> int:
-        """The height and width, in pixels, of the images that the backbone is made for."""
-        return self.preprocessing.input_size
-
     @torch.no_grad()
     def map_size(self, input_size: int | None = None) -> tuple[int, int]:
-        """Height and width of the feature map, found by embedding one image of zeros."""
-        size = input_size or self.input_size
+        """Height and width of the feature map for square images of ``input_size``, by default the native input size.
+
+        The backbone maps one image of zeros to find them.
+        """
+        size = input_size or self.preprocessing.input_size
         like = next(self.parameters(), torch.zeros(()))
         with evaluating(self):
             features: Tensor = self(torch.zeros(1, 3, size, size, device=like.device, dtype=like.dtype))
