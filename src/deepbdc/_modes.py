@@ -53,7 +53,7 @@ def one_thread() -> Iterator[None]:
     of the two threads: that took 10 to 100 times as long. Other Python threads keep their number of CPU threads.
     Entering and leaving together take about half a millisecond.
     """
-    with _lock:  # no other thread is just changing the number that a new thread starts with
+    with _lock:  # while a thread holds it, new threads may start with the wrong number
         former_number = torch.get_num_threads()
     if former_number == 1:
         yield

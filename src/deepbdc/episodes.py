@@ -139,7 +139,8 @@ def sample_episodes(
     """Sample episodes: for each one draw classes, then images of each class, uniformly and without replacement.
 
     Each episode has its own random stream, which depends only on ``seed`` and on the number of the episode. The same
-    seed gives the same episodes on every machine, and the first 100 of 2,000 episodes are the same as 100 episodes.
+    seed gives the same episodes on every machine, and the first 100 episodes are the same whether ``count`` is 100 or
+    2,000.
 
     Args:
         dataset: The split to sample from.

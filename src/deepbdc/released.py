@@ -93,7 +93,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _blocks_of_stages(backbone: Backbone) -> tuple[int, ...]:
-    """How many residual blocks each stage has, if the backbone is one whose released names count blocks; else ()."""
+    """The number of residual blocks in each stage of a ResNet-10, 18 or 34; () for any other backbone."""
     if not isinstance(backbone, ResNet):
         return ()
     return tuple(len(stage) for stage in (backbone.layer1, backbone.layer2, backbone.layer3, backbone.layer4))
@@ -122,7 +122,7 @@ def _our_name(name: str, blocks: tuple[int, ...]) -> str:
 
 
 def _our_trunk_name(number: int, rest: str, blocks: tuple[int, ...]) -> str | None:
-    """Our name for ``feature.trunk.<number>.<rest>`` in a ResNet with so many blocks per stage."""
+    """Our name for ``feature.trunk.<number>.<rest>``; ``blocks`` counts the residual blocks of each stage."""
     if number in _STEM:
         return f"backbone.{_STEM[number]}.{rest}"
     layer, _, rest = rest.partition(".")

@@ -38,7 +38,7 @@ _IN_FIRST_BLOCK = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv":
 
 
 class EfficientNetLite0(Backbone):
-    """The first stages of EfficientNet-Lite0 (Google, 2020), whose last map has so many ``channels``."""
+    """The first stages of EfficientNet-Lite0 (Google, 2020); ``channels`` counts the channels of their last map."""
 
     def __init__(self, network: nn.Module, channels: int, preprocessing: Preprocessing) -> None:
         super().__init__(channels, preprocessing)
