@@ -1,9 +1,10 @@
-"""Time and memory of the BDC layer, beside the paper's Eq. 6 taken literally and the Gram product alone.
+"""Time and memory of the BDC layer, compared with a literal implementation of the paper's Eq. 6 and the Gram product.
 
     python benchmarks/bdc_layer.py [--quick] [--compile]
 
-All sides run in turns in one process, and medians are compared: take the ratios, not the milliseconds. Writes what it
-prints to benchmarks/results/bdc_layer.txt (not with --quick).
+All variants run alternately in one process, and the report compares their medians. The ratios carry over to other
+machines, the milliseconds do not. The report is printed and, without --quick, written to
+benchmarks/results/bdc_layer.txt.
 """
 
 import argparse
@@ -25,7 +26,11 @@ RESULTS = Path(__file__).parent / "results" / "bdc_layer.txt"
 
 @dataclass(frozen=True)
 class Case:
-    """n maps of d channels and hw positions, and the targets: speed-up over Eq. 6, time over the Gram product."""
+    """The size of a batch, n maps of d channels and hw positions, and the targets.
+
+    ``forward_target`` and ``training_target`` are the least speed-up over Eq. 6, ``gram_target`` is the longest time of
+    the forward pass, in multiples of the time of the Gram product.
+    """
 
     n: int
     d: int
@@ -46,9 +51,9 @@ INFERENCE_MEMORY_TARGET = 8 * 2**20
 
 
 def equation_6(x: Tensor, t: Tensor) -> Tensor:
-    """Eq. 6 as it stands, (n, d, hw) -> (n, d(d+1)/2): six dense products with the all-ones matrix.
+    """Eq. 6 taken literally, ``(n, d, hw) -> (n, d(d+1)/2)``: six dense products with the all-ones matrix.
 
-    Like the released code, it makes the constant matrices for every image and every call.
+    Like the released code, it creates the constant matrices for every image in every call.
     """
     n, d, hw = x.shape
     ones, identity = torch.ones(n, d, d), torch.eye(d).repeat(n, 1, 1)
@@ -61,12 +66,13 @@ def equation_6(x: Tensor, t: Tensor) -> Tensor:
 
 
 def training_step(layer: Callable[[Tensor, Tensor], Tensor], x: Tensor, t: Tensor, gradient: Tensor) -> object:
+    """The forward and the backward pass."""
     y = layer(x, t)
     return y, torch.autograd.grad(y, (x, t), gradient)
 
 
 def report(case: Case, repeats: int, with_compile: bool) -> list[str]:
-    """Run one case and describe it in lines of text."""
+    """Measure one case, and return the lines of its report."""
     n, d, hw = case.n, case.d, case.hw
     maps = torch.relu(torch.randn(n, d, 1, hw))
     pool = BDCPool(d).eval()
@@ -112,21 +118,22 @@ def report(case: Case, repeats: int, with_compile: bool) -> list[str]:
         + (over_target if math.isfinite(case.gram_target) else ""),
         f"  extra memory      inference {inference / 2**20:.1f} MB "
         f"(target 8 MB: {verdict(inference <= INFERENCE_MEMORY_TARGET)}), training {trained / 2**20:.1f} MB "
-        f"(target one d×d matrix an image, {matrix_per_image / 2**20:.1f} MB: {verdict(trained <= matrix_per_image)}); "
+        f"(target one d×d matrix per image, {matrix_per_image / 2**20:.1f} MB: "
+        f"{verdict(trained <= matrix_per_image)}); "
         f"index tables kept between calls {(8 * d * d + 4 * d * (d + 1)) / 2**20:.1f} MB",
     ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one repeat, nothing written")
+    parser.add_argument("--quick", action="store_true", help="measure only once; write no report file")
     parser.add_argument("--compile", action="store_true", help="also torch.compile the formula (needs a C++ compiler)")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     lines = [
         "BDC layer, float32: medians of interleaved runs",
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()}",
-        "extra memory: the peak beyond input, output and their gradients",
+        "extra memory: the peak, without the input, the output and their gradients",
     ]
     print("\n".join(lines))
     for case in CASES:

@@ -1,16 +1,17 @@
-"""Where does BDC help, with which settings, and where not?
+"""Where does BDC help, with which settings, and where does it not help?
 
-    python benchmarks/bdc_study.py scratch --data FOLDER        train and compare from scratch, on CIFAR-FS
-    python benchmarks/bdc_study.py frozen --data FOLDER         compare on the frozen backbone, CIFAR-FS and Omniglot
-    python benchmarks/bdc_study.py test --data FOLDER           look at the test classes: once, at the end
-    python benchmarks/bdc_study.py cost                         milliseconds and bytes of an image
-    python benchmarks/bdc_study.py report                       the table, the figure and the page, of what is there
+    python benchmarks/bdc_study.py scratch --data FOLDER        train networks from scratch on CIFAR-FS, and compare
+    python benchmarks/bdc_study.py frozen --data FOLDER         compare on a frozen backbone: CIFAR-FS and Omniglot
+    python benchmarks/bdc_study.py test --data FOLDER           score on the test classes: once, at the end
+    python benchmarks/bdc_study.py cost                         measure milliseconds and bytes per image
+    python benchmarks/bdc_study.py report                       update tables, figure and page from the stored results
 
-FOLDER is where `deepbdc data prepare cifar_fs --source ARCHIVE --root FOLDER` put CIFAR-FS; omniglot likewise, for the
-frozen part. Every run leaves a file of results in benchmarks/results/bdc_study, and is not done again; an interrupted
-one goes on. Several processes may be started: they share the runs among them (with --threads 1 each, two are faster
-than one with two threads). The most telling runs come first. Names after scratch, frozen or test choose some of them,
-and --again repeats those in a folder of their own, as the commands in the tables do, and prints their rows.
+FOLDER is the root folder of `deepbdc data prepare cifar_fs --source ARCHIVE --root FOLDER`; the frozen part needs
+omniglot there as well. Every run stores its results in benchmarks/results/bdc_study and is not repeated later; an
+interrupted run continues where it stopped. Several processes may work at the same time: each takes runs that no other
+one has taken (two processes with --threads 1 are faster than one with two threads). The most informative runs come
+first. Names after scratch, frozen or test select some of the runs; --again repeats the selected runs in a separate
+folder, as the commands in the tables do, and prints their rows.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from typing import TypeVar
 
 import torch
 
-import deepbdc  # noqa: F401  (before what imports torchvision)
+import deepbdc  # noqa: F401  (must come before any import of torchvision)
 from study import cost, frozen, report
 from study.scratch import Setting, finished, save_scores, train_and_score, trained
 from study.settings import SETTINGS
@@ -36,13 +37,13 @@ FIGURE = PAGE.parent / "images" / "when_bdc_helps.png"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("scratch", "frozen", "test", "cost", "report"))
-    parser.add_argument("names", nargs="*", help="settings, or units of frozen like cifar_fs,test,160,last")
-    parser.add_argument("--data", type=Path, help="the folder of the image sets")
-    parser.add_argument("--work", type=Path, default=Path("runs/bdc_study"), help="where networks are trained")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where results are kept")
-    parser.add_argument("--again", action="store_true", help="repeat, in runs/bdc_study_again")
+    parser.add_argument("names", nargs="*", help="settings; for frozen, units like cifar_fs,test,160,last")
+    parser.add_argument("--data", type=Path, help="the folder of the prepared data sets")
+    parser.add_argument("--work", type=Path, default=Path("runs/bdc_study"), help="the folder for trained networks")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for results")
+    parser.add_argument("--again", action="store_true", help="repeat the runs, in runs/bdc_study_again")
     parser.add_argument("--one", action="store_true", help="stop after one run")
-    parser.add_argument("--threads", type=int, help="of this process")
+    parser.add_argument("--threads", type=int, help="the number of CPU threads of this process")
     given = parser.parse_args()
     if given.threads:
         torch.set_num_threads(given.threads)
@@ -64,6 +65,7 @@ def main() -> None:
 
 
 def chosen(names: Sequence[str], there: dict[str, Chosen]) -> list[Chosen]:
+    """The values with these names; all of them, if no name is given."""
     for name in names:
         if name not in there:
             raise SystemExit(f"{name!r} is not one of: {', '.join(there)}")
@@ -81,7 +83,7 @@ def run_scratch(settings: Sequence[Setting], given: argparse.Namespace) -> None:
         if given.names and all(finished(run, results) for run in setting.runs()):
             print(report.scratch_table([report.scratch_row(setting, given.results, "val")]))
     if given.one:
-        raise SystemExit(3)  # nothing was left to do
+        raise SystemExit(3)  # there was no run left
 
 
 def run_frozen(units: Sequence[frozen.Unit], given: argparse.Namespace) -> None:
@@ -96,12 +98,12 @@ def run_frozen(units: Sequence[frozen.Unit], given: argparse.Namespace) -> None:
 
 
 def look_at_test(given: argparse.Namespace) -> None:
-    """Of the settings that were chosen on the validation classes, with what was chosen there."""
+    """Score the settings that were chosen on the validation classes on the test classes."""
     for setting in chosen(given.names, {setting.name: setting for setting in SETTINGS if setting.chosen}):
         for run in setting.runs():
             train_and_score(run, given.work, given.results / "runs", given.data)
             if not finished(run, given.results / "test"):
-                print(f"looking at the test classes with {run.name}", flush=True)
+                print(f"scoring {run.name} on the test classes", flush=True)
                 save_scores(run, trained(run, given.work, given.data), given.results / "test", given.data, "test")
         print(report.scratch_table([report.scratch_row(setting, given.results, "test")]))
 
@@ -119,8 +121,8 @@ def write_report(results: Path) -> None:
         "maps": measured.maps_table(measured.units()),
     }
     report.fill(PAGE, parts)
-    print(f"trained for {report.training_hours(results):.1f} hours of {report.CORES} cores")
-    print(f"wrote {FIGURE.name}, frozen.md and the tables of {PAGE.name}")
+    print(f"all training together took {report.training_hours(results):.1f} hours on {report.CORES} cores")
+    print(f"wrote {FIGURE.name}, frozen.md and the tables in {PAGE.name}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Episodes per second of the few-shot classifiers on given features, beside what is usually done for each episode.
+"""Episodes per second of the few-shot classifiers, compared with the usual code that handles one episode at a time.
 
-A part of `evaluation.py`. All sides run in turns in one process, and medians are compared.
+`evaluation.py` runs this. The features are random. Both sides run alternately in one process, and the report compares
+their medians.
 """
 
 import warnings
@@ -23,7 +24,7 @@ LOGISTIC_TARGET, GROWTH_TARGET, PROTOTYPE_TARGET = 20, 3, 10
 
 
 def random_episodes(count: int, dimensions: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Support, labels and query with d(d+1)/2 features: a common part, a part of the class, one of the image."""
+    """Support, labels and query with d(d+1)/2 features, each the sum of one common vector, one per class and noise."""
     features = dimensions * (dimensions + 1) // 2
     common, classes = torch.randn(features), torch.randn(count, WAY, features) / 2
     labels = torch.arange(WAY).repeat_interleave(SHOT).expand(count, -1)
@@ -35,7 +36,7 @@ def random_episodes(count: int, dimensions: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def scikit_learn(support: Tensor, labels: Tensor, query: Tensor) -> np.ndarray:
-    """Predicted classes (episodes, queries), one fit on the full features for each episode."""
+    """The predicted classes ``(episodes, queries)`` of scikit-learn, fitted to the full features of each episode."""
     predicted = []
     with threadpool_limits(1):
         for s, y, q in zip(support.numpy(), labels.numpy(), query.numpy(), strict=True):
@@ -45,7 +46,7 @@ def scikit_learn(support: Tensor, labels: Tensor, query: Tensor) -> np.ndarray:
 
 
 def broadcast(support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
-    """Minus squared distances to prototypes, an episode at a time, through (query, way, features) arrays."""
+    """Minus squared distances to the prototypes, one episode at a time, with ``(query, way, features)`` arrays."""
     scores = []
     for s, q in zip(support, query, strict=True):
         prototypes = s.view(WAY, SHOT, -1).mean(dim=1)
@@ -55,7 +56,7 @@ def broadcast(support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
 
 
 def compare_logistic(episodes: int, repeats: int) -> list[str]:
-    """Our logistic regression at d = 128 and scikit-learn's on a part of the same episodes."""
+    """Our logistic regression at d = 128, and scikit-learn's on some of the same episodes."""
     support, labels, query = random_episodes(episodes, 128)
     part = 8
     classifier = logistic(C=C)
@@ -72,15 +73,15 @@ def compare_logistic(episodes: int, repeats: int) -> list[str]:
     memory = peak_bytes(lambda: classifier(support, labels, query)) / episodes
     return [
         f"logistic, d=128 ({support.shape[-1]:,} features), {episodes} episodes at once",
-        f"  ours {ours:.3f} ms an episode ({1e3 / ours:,.0f} a second), scikit-learn {theirs:.1f} ms "
-        f"({1e3 / theirs:,.0f} a second): {theirs / ours:.1f}x "
+        f"  ours {ours:.3f} ms per episode ({1e3 / ours:,.0f} per second), scikit-learn {theirs:.1f} ms "
+        f"({1e3 / theirs:,.0f} per second): {theirs / ours:.1f}x "
         f"(target {LOGISTIC_TARGET}x: {verdict(theirs / ours >= LOGISTIC_TARGET)})",
-        f"  same predicted class for {agreement:.2%} of the queries; extra memory {memory / 2**10:.0f} KB an episode",
+        f"  same predicted class for {agreement:.2%} of the queries; extra memory {memory / 2**10:.0f} KB per episode",
     ]
 
 
 def compare_growth(episodes: int, repeats: int) -> list[str]:
-    """Our logistic regression at d = 512 and d = 128, products with the features apart."""
+    """Our logistic regression at d = 512 and d = 128. Products with the features are timed separately from the rest."""
     classifier = logistic(C=C)
     batches = {d: random_episodes(episodes, d) for d in (128, 512)}
 
@@ -102,19 +103,19 @@ def compare_growth(episodes: int, repeats: int) -> list[str]:
         sides[f"products {d}"] = partial(with_features, d)
         sides[f"rest {d}"] = partial(rest, d)
     ms = medians(sides, repeats)
-    lines = [f"logistic, growth with the features, {episodes} episodes at once, ms an episode"]
+    lines = [f"logistic, growth with the number of features, {episodes} episodes at once, ms per episode"]
     for d in batches:
         whole, gram, fit = (ms[f"{part} {d}"] / episodes for part in ("whole", "products", "rest"))
         features = batches[d][0].shape[-1]
-        lines.append(f"  d={d} ({features:,} features): whole {whole:.3f}, Gram and other products with the features ")
+        lines.append(f"  d={d} ({features:,} features): total {whole:.3f}, Gram and other products with the features ")
         lines[-1] += f"{gram:.3f}, the rest {fit:.3f}"
     growth = ms["rest 512"] / ms["rest 128"]
     met = verdict(growth <= GROWTH_TARGET)
-    return [*lines, f"  the rest at d=512 takes {growth:.2f}x of that at d=128 (target {GROWTH_TARGET}x: {met})"]
+    return [*lines, f"  the rest at d=512 takes {growth:.2f}x the time at d=128 (target {GROWTH_TARGET}x: {met})"]
 
 
 def compare_prototypes(episodes: int, repeats: int) -> list[str]:
-    """Our prototypes at d = 640 and the broadcast ones."""
+    """Our prototype classifier at d = 640, and the one that broadcasts."""
     support, labels, query = random_episodes(episodes, 640)
     classifier = prototype(similarity="euclidean")
     ms = medians(
@@ -128,24 +129,24 @@ def compare_prototypes(episodes: int, repeats: int) -> list[str]:
     error = (classifier(support, labels, query) - broadcast(support, labels, query)).abs().max()
     scale = broadcast(support, labels, query).abs().max()
     peaks = [
-        peak_bytes(lambda: classifier(support, labels, query)) / episodes,  # grows with the batch
-        peak_bytes(lambda: broadcast(support, labels, query)),  # does not: one episode at a time
+        peak_bytes(lambda: classifier(support, labels, query)) / episodes,  # grows with the number of episodes
+        peak_bytes(lambda: broadcast(support, labels, query)),  # does not grow: one episode at a time
     ]
     return [
         f"prototypes, d=640 ({support.shape[-1]:,} features), {episodes} episodes at once",
-        f"  ours {ours:.2f} ms an episode ({1e3 / ours:,.0f} a second), broadcast {theirs:.1f} ms "
-        f"({1e3 / theirs:,.1f} a second): {theirs / ours:.1f}x "
+        f"  ours {ours:.2f} ms per episode ({1e3 / ours:,.0f} per second), broadcast {theirs:.1f} ms "
+        f"({1e3 / theirs:,.1f} per second): {theirs / ours:.1f}x "
         f"(target {PROTOTYPE_TARGET}x: {verdict(theirs / ours >= PROTOTYPE_TARGET)})",
-        f"  extra memory an episode: ours {peaks[0] / 2**20:.1f} MB, broadcast {peaks[1] / 2**20:.0f} MB; "
+        f"  extra memory per episode: ours {peaks[0] / 2**20:.1f} MB, broadcast {peaks[1] / 2**20:.0f} MB; "
         f"largest relative difference of scores {error / scale:.1e}",
     ]
 
 
 def report(quick: bool) -> Iterator[str]:
-    """The lines of all comparisons, as they come."""
+    """Yield the lines of all comparisons, each as soon as it is measured."""
     torch.manual_seed(0)
     yield ""
-    yield f"Classifiers, {WAY}-way {SHOT}-shot, {QUERY} queries a class: medians of interleaved runs; "
+    yield f"Classifiers, {WAY}-way {SHOT}-shot, {QUERY} queries per class: medians of alternating runs; "
     yield f"scikit-learn {sklearn.__version__} on one thread"
     for compare, episodes, repeats in (
         (compare_logistic, 32 if quick else 128, 3 if quick else 15),
@@ -153,5 +154,5 @@ def report(quick: bool) -> Iterator[str]:
         (compare_prototypes, 2 if quick else 4, 3 if quick else 7),
     ):
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("error")  # a fit that did not converge would be no comparison
+            warnings.simplefilter("error")  # a fit that does not converge must not be timed
             yield from ["", *compare(episodes, repeats)]

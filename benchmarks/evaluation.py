@@ -1,10 +1,10 @@
-"""A whole evaluation, beside one that embeds the images of every episode again; then the classifiers by themselves.
+"""A whole evaluation, compared with one that embeds the images of every episode again; then the classifiers alone.
 
     python benchmarks/evaluation.py [--quick]
 
-Both sides run in one process: take the ratios, not the seconds. Of the whole evaluation our side is the median of three
-warm runs, and the other, which takes much longer, a single run: a first evaluation is slower.
-Writes what it prints to benchmarks/results/evaluation.txt (not with --quick).
+Both sides run in one process. The ratios carry over to other machines, the seconds do not. The time of our evaluation
+is the median of three runs after a warm-up, because a first evaluation is slower. The other side takes much longer and
+runs once. The report is printed and, without --quick, written to benchmarks/results/evaluation.txt.
 """
 
 import argparse
@@ -31,7 +31,7 @@ TARGET = 20.0
 
 
 def made_dataset(classes: int, images: int) -> ArrayDataset:
-    """Pictures 32×32, each class a random picture with noise."""
+    """Images of 32×32 pixels: each class is one random image, with different noise added for each of its images."""
     generator = np.random.default_rng(0)
     means = generator.uniform(0, 255, (classes, 1, 8, 8, 3)).repeat(4, axis=2).repeat(4, axis=3)
     pixels = np.clip(means + generator.normal(0, 150, (classes, images, 32, 32, 3)), 0, 255).astype(np.uint8)
@@ -42,7 +42,7 @@ def made_dataset(classes: int, images: int) -> ArrayDataset:
 
 @torch.inference_mode()
 def embed_for_every_episode(method: Method, dataset: ArrayDataset, episodes: Episodes) -> list[float]:
-    """Accuracies, as the released code finds them: images of an episode go through the network with it."""
+    """Accuracies computed as in the released code, which embeds the images of each episode anew."""
     transform = BatchTestTransform(method.embedding.preprocessing)
     accuracies = []
     for episode in episodes:
@@ -54,7 +54,7 @@ def embed_for_every_episode(method: Method, dataset: ArrayDataset, episodes: Epi
 
 
 def whole_evaluation(count: int) -> list[str]:
-    """``count`` episodes over 3,000 images with a small backbone."""
+    """Time ``count`` episodes over 3,000 images with a small backbone."""
     torch.manual_seed(0)
     dataset = made_dataset(classes=20, images=150)
     backbone = create_backbone("conv4", width=0.5)
@@ -63,7 +63,7 @@ def whole_evaluation(count: int) -> list[str]:
     episodes = sample_episodes(dataset, count=count)
     result = evaluate(method, dataset, episodes=episodes)
     ours = medians({"ours": lambda: evaluate(method, dataset, episodes=episodes)}, repeats=3)["ours"] / 1e3
-    start = time.perf_counter()  # once: it is long enough
+    start = time.perf_counter()  # a single run is long enough to be timed
     accuracies = embed_for_every_episode(method, dataset, episodes)
     theirs = time.perf_counter() - start
     equal = sum(a == b for a, b in zip(result.accuracies.tolist(), accuracies, strict=True))
@@ -71,7 +71,7 @@ def whole_evaluation(count: int) -> list[str]:
     ratio = theirs / ours
     return [
         f"whole evaluation: {count} episodes (5-way 1-shot, 15 queries) over {len(dataset)} images, thin Conv4, d=32",
-        f"  each image once {ours:8.2f} s   for every episode {theirs:8.2f} s   {ratio:5.1f}x faster "
+        f"  each image embedded once {ours:8.2f} s   for every episode {theirs:8.2f} s   {ratio:5.1f}x faster "
         f"(target {TARGET:g}x: {verdict(ratio >= TARGET)})",
         f"  accuracies equal in {equal} of {count} episodes (target all: {verdict(equal == count)}), mean {result}",
         f"  peak memory {memory / 2**20:.0f} MB",
@@ -80,7 +80,7 @@ def whole_evaluation(count: int) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few episodes and repeats, nothing written")
+    parser.add_argument("--quick", action="store_true", help="few episodes and repeats; write no report file")
     quick = parser.parse_args().quick
     lines = [
         "Evaluation, float32: both sides in one run",

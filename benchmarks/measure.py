@@ -1,4 +1,4 @@
-"""Time and memory of two sides in one run."""
+"""Measure and compare the time and the memory of several functions in one process."""
 
 import statistics
 import time
@@ -8,22 +8,22 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def medians(sides: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Milliseconds of each side, run in turns."""
+    """The median time of each function in milliseconds. The functions run alternately."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(repeats + 1):
         for name, run in sides.items():
             start = time.perf_counter()
             result = run()
             elapsed = time.perf_counter() - start
-            del result  # not in the time: returning memory to the system may also return what the other side left
-            if repeat > 0:  # the first round warms up
+            del result  # not timed: it may also return memory to the system that another function has freed
+            if repeat > 0:  # the first round is a warm-up
                 times[name].append(elapsed * 1e3)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
-    """The most memory that ``run`` held at any moment, by torch's allocator."""
-    run()  # index tables are made once and kept
+    """The peak memory of ``run``, as torch's profiler sees it."""
+    run()  # a warm-up: index tables are computed once and cached
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         kept = run()
     del kept

@@ -1,10 +1,11 @@
-"""`FewShotClassifier` on real pictures: BDC against average pooling, honest probabilities, "none of these".
+"""`FewShotClassifier` on real images: BDC against average pooling, calibration, and the rejection of unknown classes.
 
     python benchmarks/own_images.py --data FOLDER [--episodes 2000] [--quick]
 
-FOLDER holds cifar_fs_valtest.npz and omniglot.npz. Classes are those of the test splits; the mean vector is that of 500
-pictures of validation classes, without their labels. All rows of a table are of the same episodes, and differences are
-paired. Needs the packages of '.[test]'. Writes what it prints to benchmarks/results/own_images.txt (not with --quick).
+FOLDER holds cifar_fs_valtest.npz and omniglot.npz. Episodes are drawn from the test classes. The mean vector that some
+rows subtract is the mean of 500 images of validation classes, without their labels. All rows of a table use the same
+episodes, and differences are paired. Needs the packages of '.[test]'. The report is printed and, without --quick,
+written to benchmarks/results/own_images.txt.
 """
 
 import argparse
@@ -38,7 +39,7 @@ C = 10.0
 
 
 def smaller(dataset: Dataset, per_class: int) -> Dataset:
-    """The first pictures of each class."""
+    """The first ``per_class`` images of each class."""
     assert isinstance(dataset, ArrayDataset)
     labels = dataset.labels.numpy()
     chosen = np.concatenate([np.flatnonzero(labels == label)[:per_class] for label in range(len(dataset.class_names))])
@@ -46,7 +47,7 @@ def smaller(dataset: Dataset, per_class: int) -> Dataset:
 
 
 def splits(data: Path, quick: bool) -> Iterator[tuple[str, Dataset, Dataset]]:
-    """Name, test classes and validation classes of each data set."""
+    """The name, the test split and the validation split of each data set."""
     for name, source in (("CIFAR-FS", "cifar_fs"), ("Omniglot", str(data / "omniglot.npz"))):
         test, val = (load_dataset(source, split, root=data) for split in ("test", "val"))
         if quick:
@@ -55,7 +56,7 @@ def splits(data: Path, quick: bool) -> Iterator[tuple[str, Dataset, Dataset]]:
 
 
 def centred(mean: Tensor | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """The classifier of `FewShotClassifier`, after the mean vector was subtracted."""
+    """The classifier of `FewShotClassifier`, applied after the mean vector is subtracted."""
     logistic = create_classifier("logistic", C=C)
     if mean is None:
         return logistic
@@ -64,7 +65,7 @@ def centred(mean: Tensor | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
 @torch.no_grad()
 def represented(embedding: Embedding, maps: FeatureBank) -> FeatureBank:
-    """The bank of representations, from that of maps."""
+    """A feature bank of representations, computed from a bank of feature maps."""
     features = torch.cat([embedding.represent(part) for part in maps.features.split(256)])
     weights = weights_fingerprint(embedding)
     return replace(
@@ -74,7 +75,7 @@ def represented(embedding: Embedding, maps: FeatureBank) -> FeatureBank:
 
 @torch.no_grad()
 def unlabelled_mean(embedding: Embedding, dataset: Dataset) -> Tensor:
-    """The mean representation of some pictures."""
+    """The mean representation of some images, whose labels are not used."""
     assert isinstance(dataset, ArrayDataset)
     chosen = np.random.default_rng(0).permutation(len(dataset))[:UNLABELLED]
     images = ArrayDataset(
@@ -84,7 +85,7 @@ def unlabelled_mean(embedding: Embedding, dataset: Dataset) -> Tensor:
 
 
 def pooling(name: str, maps: FeatureBank, test: Dataset, val: Dataset, episodes: int) -> list[str]:
-    """BDC against average pooling."""
+    """Compare BDC with average pooling, with and without subtracting the mean vector."""
     lines = [
         f"{name}, {len(test.class_names)} test classes, 5-way, {episodes} episodes, logistic regression, C = {C:g}"
     ]
@@ -113,13 +114,13 @@ def pooling(name: str, maps: FeatureBank, test: Dataset, val: Dataset, episodes:
 
 
 def as_embedded(maps: FeatureBank) -> list[EmbeddedImage]:
-    """The pictures of a bank of maps, as `FewShotClassifier` takes them."""
+    """The images of a bank of feature maps, in the form that `FewShotClassifier` accepts."""
     network = fingerprint(find_embedding("efficientnet_lite0", None, None, "cpu"))
     return [EmbeddedImage(str(index), row, str(index).encode(), network) for index, row in enumerate(maps.features)]
 
 
 def honesty(name: str, maps: FeatureBank, test: Dataset, count: int) -> list[str]:
-    """Calibration and rejection of `FewShotClassifier` itself."""
+    """Measure the calibration of `FewShotClassifier`, and how well it rejects images of other classes."""
     images = as_embedded(maps)
     lines = [
         f"{name}: probabilities and 'none of these' of FewShotClassifier, {count} tasks each",
@@ -132,8 +133,9 @@ def honesty(name: str, maps: FeatureBank, test: Dataset, count: int) -> list[str
 
 
 def honesty_row(images: list[EmbeddedImage], episodes: Episodes, way: int) -> str:
-    """One kind of task: the last three classes of each episode are not taught, only asked."""
-    from torchmetrics.functional.classification import multiclass_calibration_error  # after deepbdc: torchvision
+    """One kind of task. The last three classes of each episode have queries, but no examples: all must be rejected."""
+    # Imported after deepbdc, because it imports torchvision.
+    from torchmetrics.functional.classification import multiclass_calibration_error
 
     probabilities, true, sureness, known = [], [], [], []
     for episode in episodes:
@@ -162,8 +164,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--episodes", type=int, default=2000)
-    parser.add_argument("--tasks", type=int, default=200, help="for calibration and rejection")
-    parser.add_argument("--quick", action="store_true", help="few pictures and episodes; nothing is written")
+    parser.add_argument("--tasks", type=int, default=200, help="tasks for calibration and rejection")
+    parser.add_argument("--quick", action="store_true", help="few images and episodes; write no report file")
     given = parser.parse_args()
     episodes, tasks = (50, 10) if given.quick else (given.episodes, given.tasks)
     lines = [f"python benchmarks/own_images.py --data FOLDER --episodes {episodes} --tasks {tasks}"]
@@ -171,7 +173,7 @@ def main() -> None:
     print("\n".join(lines), flush=True)
     for name, test, val in splits(given.data, given.quick):
         embedding = find_embedding("efficientnet_lite0", None, None, "cpu")
-        # Room for the maps, 7×7, and not for the vectors, which are longer.
+        # The budget fits the 7×7 maps, but not the longer BDC vectors, so that the bank keeps the maps.
         maps = build_bank(embedding, test, budget=4 * 320 * 49 * len(test), progress=sys.stderr.isatty())
         assert maps.kept == "reduced maps, float32", maps.kept
         for part in (pooling(name, maps, test, val, episodes), honesty(name, maps, test, tasks)):

@@ -1,8 +1,8 @@
-"""How long a person with a handful of pictures waits.
+"""How long `FewShotClassifier` takes to learn from 25 images and to classify one more.
 
     python benchmarks/own_images_speed.py
 
-Writes what it prints to benchmarks/results/own_images_speed.txt.
+The report is printed and written to benchmarks/results/own_images_speed.txt.
 """
 
 import platform
@@ -18,7 +18,7 @@ from measure import verdict
 RESULTS = Path(__file__).parent / "results" / "own_images_speed.txt"
 MOST_SECONDS = 3.0
 
-# What a person waits for, in a process of its own: nothing is warm.
+# Everything that a user waits for. It runs in a new process, so that nothing is cached.
 SECONDS = """
 import time
 start = time.perf_counter()
@@ -46,7 +46,7 @@ print(imported - start, made - begin, middle - made, learnt - middle, end - lear
 
 
 def seconds() -> list[str]:
-    """A first fit on 5×5 pictures of 640×480 and a prediction, in a new process, the median of five."""
+    """Time a first fit on 5×5 images of 640×480 pixels and a prediction: medians over five new processes."""
     runs = []
     for _ in range(5):
         output = subprocess.run([sys.executable, "-c", SECONDS], capture_output=True, text=True, check=True).stdout
@@ -54,12 +54,12 @@ def seconds() -> list[str]:
     imported, making, embedding, learning, predicting, again = np.median(np.array(runs), axis=0)
     whole = making + embedding + learning + predicting
     return [
-        "Fit on 5×5 pictures of 640×480 and prediction of one more, new process, median of five:",
+        "Fit on 5×5 images of 640×480 pixels and prediction of one more, in a new process, median of five:",
         f"  {whole:.2f} s (limit {MOST_SECONDS:g} s: {verdict(whole < MOST_SECONDS)}), "
-        f"of which making the network {making:.2f} s,",
+        f"of which creating the network {making:.2f} s,",
         f"  embedding {embedding:.2f} s, learning {learning:.2f} s, first prediction {predicting:.2f} s",
-        f"  before: importing FewShotClassifier, with torch and timm, {imported:.2f} s",
-        f"  after: each further prediction {1000 * again:.0f} ms",
+        f"  not included: importing FewShotClassifier, with torch and timm, {imported:.2f} s",
+        f"  each further prediction takes {1000 * again:.0f} ms",
     ]
 
 

@@ -1,7 +1,10 @@
-"""What BDC costs in training, and what the data costs: python benchmarks/training.py [--output FILE].
+"""How much time BDC adds to training, and how much the loading of data takes.
 
-Real recipes on random pictures of the right size: what is timed is a whole step, from the augmented batch to the new
-weights. Both sides take turns in one process, and the ratio is what counts.
+    python benchmarks/training.py [--output FILE]
+
+The recipes are real, the images random but of the right size. Timed is a whole training step, from the augmented batch
+to the updated weights. Both sides run alternately in one process. The ratios carry over to other machines, the
+milliseconds do not.
 """
 
 import argparse
@@ -32,7 +35,7 @@ MOST_ADDED, LEAST_MODEL = 15.0, 90.0  # percent
 
 @dataclass
 class Training:
-    """A stage of a recipe, ready to do steps."""
+    """A stage of a recipe, ready for training steps."""
 
     task: Task
     optimiser: SGD
@@ -53,7 +56,7 @@ class Training:
 
 
 def prepare(recipe_name: str, stage: str, per_class: int, *overrides: str) -> Training:
-    """A stage of a recipe on random pictures."""
+    """Set up a stage of a recipe on random images."""
     recipe = load_recipe(recipe_name, overrides)
     chosen = next(entry for entry in stages_of(recipe) if entry.name == stage)
     first = build_task(recipe, stages_of(recipe)[0], CLASSES)
@@ -76,7 +79,7 @@ def milliseconds(run: Callable[[], object]) -> float:
 
 
 def added_by_bdc(title: str, sides: list[Training], repeats: int, out: TextIO) -> None:
-    """Steps of both sides, average pooling first, in turns."""
+    """Compare alternating training steps of two sides: the first with average pooling, the second with BDC."""
     average, bdc = sides
     times: dict[str, list[float]] = {"average": [], "bdc": []}
     for repeat in range(repeats + 1):
@@ -95,7 +98,7 @@ def added_by_bdc(title: str, sides: list[Training], repeats: int, out: TextIO) -
 
 
 def share_of_the_model(recipe: str, stage: str, repeats: int, out: TextIO) -> None:
-    """Which part of a step is computation of the model, and which is the loading and augmenting of images."""
+    """Measure which share of a step the model takes, and which the loading and augmentation of images."""
     training = prepare(recipe, stage, 600)
     loading, computing = [], []
     for repeat in range(repeats + 3):
@@ -108,12 +111,12 @@ def share_of_the_model(recipe: str, stage: str, repeats: int, out: TextIO) -> No
             computing.append(time.perf_counter() - middle)
     share = 100 * sum(computing) / (sum(loading) + sum(computing))
     line = f"{recipe} {stage}: data {1e3 * statistics.median(loading):.1f} ms, "
-    line += f"model {1e3 * statistics.median(computing):.1f} ms a step, model {share:.1f} %"
+    line += f"model {1e3 * statistics.median(computing):.1f} ms per step, model {share:.1f} %"
     print(f"{line}, at least {LEAST_MODEL:.0f} %: {verdict(share >= LEAST_MODEL)}", file=out, flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "training.txt")
     given = parser.parse_args()
     keep_freed_memory()

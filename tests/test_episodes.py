@@ -12,7 +12,7 @@ from deepbdc.episodes import Episode, Episodes, sample_episodes
 
 
 def dataset(classes: int = 8, images: int = 20, copies: int = 0) -> ArrayDataset:
-    """Every image different, but for ``copies`` of the first one in each class."""
+    """All images differ, except that each class holds ``copies`` copies of its first image."""
     n = classes * images
     pixels = np.arange(n * 12, dtype=np.uint32).view(np.uint8).reshape(n, 4, 4, 3).copy()
     for start in range(0, n, images):
@@ -41,18 +41,18 @@ def check(episode: Episode, way: int, shot: int, total_query: int) -> None:
 
 
 @given(way=st.integers(1, 8), shot=st.integers(1, 5), query=st.integers(1, 15), seed=st.integers(0, 2**40))
-def test_episodes_are_what_they_should_be(way: int, shot: int, query: int, seed: int) -> None:
+def test_episodes_have_the_requested_shape_and_correct_labels(way: int, shot: int, query: int, seed: int) -> None:
     for episode in sample_episodes(DATA, way, shot, query, count=3, seed=seed):
         check(episode, way, shot, way * query)
         assert np.bincount(episode.query_labels).tolist() == [query] * way
 
 
-def test_the_same_on_every_machine() -> None:
-    """Known values: a change of them would silently change everybody's episodes."""
+def test_episodes_are_the_same_on_every_machine() -> None:
+    """Compared with a stored digest: if it changed, all users would silently get other episodes."""
     episode = sample_episodes(DATA, way=3, shot=1, query=2, count=2, seed=7)[1]
     again = sample_episodes(DATA, way=3, shot=1, query=2, count=9, seed=7)[1]
     assert digest(sample_episodes(DATA, way=5, shot=1, query=15, count=50, seed=0)) == "52bafce6a6250278"
-    assert episode.support.tolist() == again.support.tolist(), "the first episodes do not depend on how many follow"
+    assert episode.support.tolist() == again.support.tolist(), "the first episodes do not depend on count"
     assert digest(sample_episodes(DATA, seed=1, count=5)) != digest(sample_episodes(DATA, seed=2, count=5))
 
 
@@ -65,7 +65,7 @@ def test_uniform_over_classes_and_images() -> None:
         assert np.abs(images / each - 1).max() < 0.6
         assert images.std() < 1.3 * np.sqrt(each)
     first = np.bincount([e.classes[0] for e in episodes], minlength=8)
-    assert np.abs(first / 375 - 1).max() < 0.25, "also which class gets which label"
+    assert np.abs(first / 375 - 1).max() < 0.25, "each class is equally likely to get label 0"
 
 
 @given(seed=st.integers(0, 2**31))
@@ -99,11 +99,11 @@ def test_unbalanced_queries_are_unbalanced() -> None:
 def test_every_unbalanced_share_is_equally_likely() -> None:
     episodes = sample_episodes(DATA, way=3, shot=1, query=1, count=5000, unbalanced=True)
     shares = Counter(tuple(np.bincount(e.query_labels, minlength=3)) for e in episodes)
-    assert len(shares) == 10  # ways to write 3 as a sum of three
+    assert len(shares) == 10  # ways to distribute 3 queries over 3 classes
     assert all(abs(count - 500) < 100 for count in shares.values())
 
 
-def test_all_seeds_differ_and_all_integers_are_taken() -> None:
+def test_seeds_give_different_episodes_and_numpy_integers_are_accepted() -> None:
     seeds = [0, 1, 2**32, 2**63, 2**63 + 1, 2**64 - 1]
     assert len({digest(sample_episodes(DATA, count=3, seed=seed)) for seed in seeds}) == len(seeds)
     one = sample_episodes(DATA, np.int64(3), np.int32(1), count=np.int64(4))  # type: ignore[arg-type]
@@ -145,7 +145,7 @@ def test_save_and_load(tmp_path: Path, way: int | tuple[int, int]) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["episodes.npz"]
 
 
-def test_other_files_are_answered_in_words(tmp_path: Path) -> None:
+def test_files_that_are_not_episodes_raise_clear_errors(tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(b"noise")
     with pytest.raises(ValueError, match=r"x\.npz is damaged"):
         Episodes.load(tmp_path / "x.npz")
@@ -165,7 +165,7 @@ def test_other_files_are_answered_in_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shot": 6}, r"class 'class 0' has 20 images, but 6 for support \+ 15 for query = 21 are asked"),
+        ({"shot": 6}, r"class 'class 0' has 20 images, but 6 for support \+ 15 for query = 21 are needed"),
         ({"way": 9}, "9-way episodes need 9 classes, but the data set has 8"),
         ({"way": 0}, "way must be at least 1"),
         ({"shot": (3, 2)}, "shot must be at least 1, or a range"),
@@ -174,6 +174,6 @@ def test_other_files_are_answered_in_words(tmp_path: Path) -> None:
         ({"seed": -1}, "seed at least 0"),
     ],
 )
-def test_mistakes(options: dict[str, int], message: str) -> None:
+def test_wrong_settings_raise_clear_errors(options: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sample_episodes(DATA, **options)

@@ -1,4 +1,4 @@
-"""The statistic against its definition, written out with loops, and the properties of Sec. 3.1."""
+"""The statistic against a naive implementation with loops, and its properties from Sec. 3.1 of the paper."""
 
 import math
 from itertools import islice
@@ -44,7 +44,7 @@ scales = st.floats(1e-3, 1e3)
 
 
 @given(seed=seeds, m=sizes, p=dimensions, q=dimensions)
-def test_equals_the_naive_twin(seed: int, m: int, p: int, q: int) -> None:
+def test_equals_the_naive_implementation(seed: int, m: int, p: int, q: int) -> None:
     x, y = sample(seed, m, p), sample(seed + 1, m, q)
     torch.testing.assert_close(bdc_matrix(x), torch.tensor(naive_bdc_matrix(x), dtype=x.dtype))
     assert bdc(x, y).item() == pytest.approx(naive_bdc(x, y), abs=1e-13)
@@ -105,7 +105,7 @@ def test_vector_is_the_upper_triangle_row_by_row() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
-def test_far_from_the_origin_keeps_its_digits(dtype: torch.dtype, tolerance: float) -> None:
+def test_samples_far_from_the_origin_keep_their_precision(dtype: torch.dtype, tolerance: float) -> None:
     offset = 4096.0  # x + offset is exact in float32 for these x
     x = torch.arange(20, dtype=dtype).reshape(10, 2).sin().mul(64).round() / 64
     assert torch.equal((x + offset) - offset, x)
@@ -146,7 +146,7 @@ def test_gradients() -> None:
 
 @settings(max_examples=5)
 @given(seed=seeds)
-def test_detects_what_correlation_misses(seed: int) -> None:
+def test_detects_relations_that_pearson_correlation_misses(seed: int) -> None:
     found = list(islice(relations(points=1000, permutations=99, seed=seed), len(NONLINEAR)))
     assert [relation.name for relation in found] == list(NONLINEAR)
     for relation in found:
@@ -171,16 +171,16 @@ def test_independent_samples_are_not_detected() -> None:
         (torch.tensor([[0.0], [math.inf]]), "NaN or infinite"),
     ],
 )
-def test_bad_samples_are_answered_in_words(x: Tensor, message: str) -> None:
+def test_wrong_samples_raise_clear_errors(x: Tensor, message: str) -> None:
     for call in (lambda: bdc_matrix(x), lambda: bdc(x, x), lambda: bd_correlation(x, x)):
         with pytest.raises(ValueError, match=message):
             call()
 
 
-def test_bad_pairs_are_answered_in_words() -> None:
+def test_wrong_pairs_raise_clear_errors() -> None:
     with pytest.raises(ValueError, match=r"x has 4 observations.*y has 5"):
         bdc(torch.zeros(4, 2), torch.zeros(5, 2))
-    with pytest.raises(ValueError, match="one dtype"):
+    with pytest.raises(ValueError, match="the same dtype"):
         bdc(torch.zeros(4, 2), torch.zeros(4, 2, dtype=torch.float64))
     with pytest.raises(TypeError, match=r"torch\.as_tensor"):
         bdc(np.zeros((4, 2)), np.zeros((4, 2)))  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ def test_bad_pairs_are_answered_in_words() -> None:
         bdc_vector(torch.zeros(3, 4))
     with pytest.raises(ValueError, match="square"):
         bdc_vector(torch.tensor(1.0))
-    with pytest.raises(ValueError, match=r"batch dimensions that fit, got \(2,\) and \(3,\)"):
+    with pytest.raises(ValueError, match=r"must broadcast, got \(2,\) and \(3,\)"):
         bdc(torch.zeros(2, 4, 1), torch.zeros(3, 4, 1))
     with pytest.raises(ValueError, match="'triangle' or 'weighted'"):
         bdc_vector(torch.zeros(3, 3), "lower")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The statistic against two independent libraries. dcor takes seconds to import, so it stays in this file."""
+"""The statistic against two independent libraries. dcor takes seconds to import, so only this file imports it."""
 
 import warnings
 
@@ -18,7 +18,7 @@ def samples(m: int, p: int, q: int, seed: int, dependent: bool) -> tuple[torch.T
     y = torch.randn(m, q, dtype=torch.float64, generator=generator)
     if dependent:
         y[:, 0] += x[:, 0] ** 2
-        y[m // 2] = y[0]  # an observation twice
+        y[m // 2] = y[0]  # a repeated observation
     return x * 3 + 5, y
 
 

@@ -1,7 +1,11 @@
-"""Switches that several threads share: the mode of a network, and the number of threads of torch."""
+"""Settings that torch shares between threads: the mode of a network, and the number of CPU threads.
+
+Both context managers may be used by several Python threads at the same time, and may be nested.
+"""
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
@@ -9,52 +13,66 @@ import torch
 from torch import nn
 
 _lock = threading.Lock()
-_modes: "WeakKeyDictionary[nn.Module, tuple[int, bool]]" = WeakKeyDictionary()  # users, and the mode to go back to
-_thread_users = 0
-_threads_before = 1
+
+# For each module that is in use: by how many `evaluating` blocks, and its mode before the first of them. This is not an
+# attribute of the module, because a copy of the module would then inherit the count of its original.
+_in_use: "WeakKeyDictionary[nn.Module, tuple[int, bool]]" = WeakKeyDictionary()
 
 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """Put all parts of a network into evaluation mode; afterwards each part gets its own mode back.
+    """Put every module of a network into evaluation mode; afterwards each module gets its former mode back.
 
-    Several threads may do this to one network at a time. The last one to leave restores the modes.
+    If several blocks overlap, in one thread or in several, a module stays in evaluation mode until the last block ends.
+    It then gets back the mode that it had before the first block, even if somebody changed the mode in between.
     """
-    modules = list(network.modules())
-    with _lock:
-        for module in modules:
-            users, mode = _modes.get(module, (0, module.training))
-            _modes[module] = users + 1, mode
-            module.training = False
+    entered: list[nn.Module] = []
     try:
+        with _lock:
+            for module in network.modules():
+                users, former_mode = _in_use.get(module, (0, module.training))
+                module.training = False
+                _in_use[module] = users + 1, former_mode
+                entered.append(module)
         yield
     finally:
         with _lock:
-            for module in modules:
-                users, mode = _modes.pop(module)
+            for module in entered:
+                users, former_mode = _in_use.pop(module)
                 if users > 1:
-                    _modes[module] = users - 1, mode
+                    _in_use[module] = users - 1, former_mode
                 else:
-                    module.training = mode
+                    module.training = former_mode
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run on one CPU thread, for a long series of small steps.
+    """Let torch use one CPU thread in the calling Python thread, for a long series of small operations.
 
-    A second thread gains little there, and when other programs keep the cores busy, each step waits for the slower of
-    the two: that took 10 to 100 times as long. torch keeps a number for each thread and one for threads to come, so
-    whoever leaves restores the number that was set before the first one entered.
+    A second CPU thread gains little there. When other programs keep the cores busy, each operation waits for the slower
+    of the two threads: that took 10 to 100 times as long. Other Python threads keep their number of CPU threads.
+    Entering and leaving together take about half a millisecond.
     """
-    global _thread_users, _threads_before
-    with _lock:
-        if _thread_users == 0:
-            _threads_before = torch.get_num_threads()
-        _thread_users += 1
-        torch.set_num_threads(1)
+    with _lock:  # while a thread holds it, new threads may start with the wrong number
+        former_number = torch.get_num_threads()
+    if former_number == 1:
+        yield
+        return
+    _set_number_of_this_thread(1)
     try:
         yield
     finally:
-        with _lock:
-            _thread_users -= 1
-            torch.set_num_threads(_threads_before)
+        _set_number_of_this_thread(former_number)
+
+
+def _set_number_of_this_thread(number: int) -> None:
+    """Set how many CPU threads torch uses in the calling Python thread, and only there.
+
+    torch keeps one number per Python thread, and one that a Python thread starts with when it first uses torch.
+    ``torch.set_num_threads`` changes both. So a new thread first reads the number that new threads start with, and
+    sets it again after the change.
+    """
+    with _lock, ThreadPoolExecutor(max_workers=1) as new_thread:
+        start_number = new_thread.submit(torch.get_num_threads).result()
+        torch.set_num_threads(number)
+        new_thread.submit(torch.set_num_threads, start_number).result()

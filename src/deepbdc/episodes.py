@@ -1,4 +1,4 @@
-"""Episodes: which images are support and which are query. Indices and labels only, never pixels."""
+"""Episodes: which images are support and which are query, as indices and labels. Episodes never hold pixels."""
 
 import io
 import json
@@ -20,22 +20,25 @@ Range = int | tuple[int, int]
 
 
 class Labelled(Protocol):
-    """What is asked of a data set here."""
+    """The part of a data set that is needed to sample episodes."""
 
     class_names: tuple[str, ...]
     labels: Tensor
 
     @property
     def fingerprint(self) -> str:
-        """Says whether two data sets are the same."""
+        """A text that is the same for two data sets only if their content is the same."""
 
     def content_ids(self) -> Indices:
-        """For each image the first index at which the same content stands."""
+        """For each image, the index of the first image with the same content."""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One task: indices of support and query images with their labels 0..way-1, and the classes those stand for."""
+    """One task: the indices of its support and query images, and their labels 0..way-1.
+
+    Label i stands for the class ``classes[i]`` of the data set.
+    """
 
     support: Indices
     support_labels: Indices
@@ -51,7 +54,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Settings:
-    """How episodes were drawn; with the data set, it determines them."""
+    """The arguments of `sample_episodes`. Together with the data set, they determine the episodes."""
 
     way: Range
     shot: Range
@@ -64,7 +67,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Episodes:
-    """A list of episodes, how they were drawn, and from what."""
+    """A list of episodes, with the settings and the fingerprint of the data set that they were sampled from."""
 
     items: tuple[Episode, ...]
     settings: Settings
@@ -80,15 +83,15 @@ class Episodes:
         return self.items[index]
 
     def check(self, dataset: Labelled) -> None:
-        """Raise if these episodes were drawn from another data set."""
+        """Raise `UserError` if these episodes were sampled from another data set."""
         if dataset.fingerprint != self.data_fingerprint:
             raise UserError(
-                f"these episodes were drawn from another data set: its fingerprint is {self.data_fingerprint}, "
-                f"this one's is {dataset.fingerprint}"
+                f"these episodes were drawn from another data set, with the fingerprint {self.data_fingerprint}; "
+                f"the fingerprint of this one is {dataset.fingerprint}"
             )
 
     def save(self, path: str | Path) -> None:
-        """Write the episodes into one small file."""
+        """Write the episodes to one small .npz file."""
         header = {"settings": asdict(self.settings), "data_fingerprint": self.data_fingerprint}
         columns = {
             name: np.concatenate([getattr(episode, name) for episode in self.items]).astype(np.int32)
@@ -103,7 +106,7 @@ class Episodes:
 
     @staticmethod
     def load(path: str | Path) -> "Episodes":
-        """Read what `save` wrote."""
+        """Read a file that `save` wrote."""
         file = read_npz(path)
         if not {"header", "sizes", *_COLUMNS} <= file.keys():
             raise UserError(f"{path} is not a file of episodes")
@@ -118,7 +121,8 @@ class Episodes:
         return Episodes(items, Settings(**given), header["data_fingerprint"])
 
 
-_COLUMNS = {"classes": 0, "support": 1, "support_labels": 1, "query": 2, "query_labels": 2}  # -> column of the sizes
+# For each field of an episode, the column of "sizes" that holds its length.
+_COLUMNS = {"classes": 0, "support": 1, "support_labels": 1, "query": 2, "query_labels": 2}
 
 
 def sample_episodes(
@@ -132,20 +136,23 @@ def sample_episodes(
     unbalanced: bool = False,
     distinct_content: bool = False,
 ) -> Episodes:
-    """Draw episodes: uniformly over classes, then over their images, without replacement.
+    """Sample episodes: for each one draw classes, then images of each class, uniformly and without replacement.
 
-    Each episode has a random stream of its own, made of ``seed`` and its number by an algorithm that is the same
-    everywhere: the same seed gives the same episodes on every machine, and the first 100 of 2,000 are those of 100.
+    Each episode has its own random stream, which depends only on ``seed`` and on the number of the episode. The same
+    seed gives the same episodes on every machine, and the first 100 episodes are the same whether ``count`` is 100 or
+    2,000.
 
     Args:
-        dataset: The split to draw from.
-        way: Classes an episode, or an inclusive range ``(fewest, most)`` to draw from.
-        shot: Support images a class, or an inclusive range.
-        query: Query images a class.
-        count: How many episodes.
+        dataset: The split to sample from.
+        way: Classes per episode, or an inclusive range ``(fewest, most)`` from which each episode draws its number.
+        shot: Support images per class, or such a range.
+        query: Query images per class.
+        count: Number of episodes.
         seed: Any integer from 0 to 2⁶⁴ - 1.
-        unbalanced: Share the way · query query images among the classes at random (each share equally likely).
-        distinct_content: Take of images with the same content only the first (reads all images once).
+        unbalanced: Distribute the way · query query images of an episode over its classes at random. All distributions
+            are equally likely. If a class has too few images, the remaining queries are drawn from the following
+            classes.
+        distinct_content: Of several images with the same content, use only the first. This reads all images once.
     """
     way, shot = _plain_range("way", way), _plain_range("shot", shot)
     query, count, seed = operator.index(query), operator.index(count), operator.index(seed)
@@ -157,7 +164,10 @@ def sample_episodes(
 
 
 class EpisodeStream:
-    """As many episodes as one asks for, each drawn when it is asked for: number n is that of `sample_episodes`."""
+    """An endless sequence of episodes, each drawn when it is accessed.
+
+    Episode ``n`` is the same as episode ``n`` of `sample_episodes` with the same arguments.
+    """
 
     def __init__(self, dataset: Labelled, way: Range, shot: Range, query: int, seed: int) -> None:
         self._settings = Settings(_plain_range("way", way), _plain_range("shot", shot), query, 1, seed)
@@ -184,7 +194,7 @@ def _check_settings(settings: Settings, class_names: tuple[str, ...], members: l
             raise UserError(f"{name} must be at least 1, or a range (fewest, most), got {getattr(settings, name)}")
     if settings.query < 1 or settings.count < 1 or not 0 <= settings.seed < 2**64:
         given = f"{settings.query}, {settings.count} and {settings.seed}"
-        raise UserError(f"query and count must be at least 1 and seed at least 0 and below 2^64, got {given}")
+        raise UserError(f"query and count must be at least 1, and seed at least 0 and below 2^64, got {given}")
     way, shot = _range(settings.way)[1], _range(settings.shot)[1]
     if way > len(members):
         raise UserError(f"{way}-way episodes need {way} classes, but the data set has {len(members)}")
@@ -192,11 +202,12 @@ def _check_settings(settings: Settings, class_names: tuple[str, ...], members: l
         if len(images) < shot + settings.query:
             raise UserError(
                 f"class {class_name!r} has {len(images)} images, but {shot} for support + {settings.query} for query "
-                f"= {shot + settings.query} are asked"
+                f"= {shot + settings.query} are needed"
             )
 
 
 def _draw(settings: Settings, members: list[Indices], number: int) -> Episode:
+    """Episode ``number``, from the image indices of each class."""
     stream = np.random.Philox(key=np.array([settings.seed, number], dtype=np.uint64))
     way = _between(stream, _range(settings.way))
     shot = _between(stream, _range(settings.shot))
@@ -217,21 +228,26 @@ def _draw(settings: Settings, members: list[Indices], number: int) -> Episode:
 
 
 def _choose(stream: np.random.Philox, values: Indices, count: int) -> Indices:
-    """``count`` of the values in random order: those with the smallest of as many random keys."""
+    """``count`` of the values in random order: each value gets a random key, and those with the smallest keys win."""
     return values[np.argsort(stream.random_raw(len(values)), kind="stable")[:count]]
 
 
 def _between(stream: np.random.Philox, limits: tuple[int, int]) -> int:
+    """A random integer between the limits, both included. Equal limits take no number from the stream."""
     fewest, most = limits
     return fewest if fewest == most else fewest + int(stream.random_raw()) % (most - fewest + 1)
 
 
 def _shares(stream: np.random.Philox, settings: Settings, available: list[int]) -> list[int]:
-    """Query images of each class: equal, or cut at random places. What a class does not have, the next ones give."""
+    """The number of query images of each class: equal, or random for unbalanced episodes.
+
+    If a class has fewer images than its random number (see ``available``), the surplus passes to the following classes.
+    """
     way, total = len(available), len(available) * settings.query
     if not settings.unbalanced:
         return [settings.query] * way
-    # Of total + way - 1 places in a row, way - 1 are bars between the classes, and the others query images.
+    # "Stars and bars": of total + way - 1 places in a row, way - 1 are bars, which separate the query images of the
+    # classes. All positions of the bars are equally likely, and so are all distributions.
     bars = np.sort(_choose(stream, np.arange(total + way - 1), way - 1))
     shares = [int(share) for share in np.diff(np.concatenate([[-1], bars, [total + way - 1]])) - 1]
     surplus = 0
@@ -243,7 +259,7 @@ def _shares(stream: np.random.Philox, settings: Settings, available: list[int]) 
 
 
 def _plain_range(name: str, value: Range) -> Range:
-    """An int, or two of them, whatever kind of integers was given."""
+    """The value with its integers, which may be numpy integers, converted to ints."""
     try:
         return (
             (operator.index(value[0]), operator.index(value[1])) if isinstance(value, tuple) else operator.index(value)
@@ -253,4 +269,5 @@ def _plain_range(name: str, value: Range) -> Range:
 
 
 def _range(value: Range) -> tuple[int, int]:
+    """The smallest and the largest number; both are the value itself, if it is a single number."""
     return value if isinstance(value, tuple) else (value, value)

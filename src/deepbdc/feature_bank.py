@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,11 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from deepbdc._files import temporary, write_text
+<<<<<<< HEAD
 from deepbdc._fingerprint import weights_fingerprint
+=======
+from deepbdc._memory import usable_memory
+>>>>>>> base
 from deepbdc._modes import evaluating
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.data.images import BadImage
@@ -154,8 +157,13 @@ def build_bank(
         shard: This process's share, when several embed together; each then has the whole bank.
     """
     weights = weights_fingerprint(embedding)
+<<<<<<< HEAD
     budget = _memory() // 4 if budget is None else budget
     if shard is not None:  # the processes share the memory of one machine, or have machines of different sizes
+=======
+    budget = usable_memory() // 4 if budget is None else budget
+    if shard is not None:  # processes share a machine, or may have different ones
+>>>>>>> base
         budget = int(shard.gather(torch.tensor([budget // shard.count])).min())
     embedding = embedding.to(device)
     with evaluating(embedding), torch.no_grad():
@@ -186,12 +194,22 @@ def build_bank(
     return FeatureBank(features, kept, embedding, dataset.fingerprint, weights)
 
 
+<<<<<<< HEAD
 def _memory() -> int:
     """Bytes of memory of this machine; 8 GB where the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return 8 * 2**30
+=======
+def weights_fingerprint(network: nn.Module) -> str:
+    """A hash of a network's structure (an embedding's includes its pre-processing) and weights."""
+    digest = hashlib.blake2b(str(network).encode(), digest_size=12)
+    for name, value in sorted(network.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+>>>>>>> base
 
 
 def _choose_form(embedding: Embedding, dataset: Dataset, budget: int) -> tuple[str, torch.dtype, tuple[int, ...]]:

@@ -1,9 +1,9 @@
 """Brownian distance covariance (BDC) between samples of random vectors: the statistic, as pure functions.
 
-A sample is a tensor ``(..., m, p)``: m observations of a p-vector, behind any number of batch dimensions, in float32 or
-float64, on any device. Everything is differentiable once, and exact: distances are taken one pair at a time, never
-through a Gram product, so that samples far from the origin keep their digits. The layer that trades a little of this
-for speed, and is differentiable twice, is `deepbdc.BDCPool`.
+A sample is a tensor ``(..., m, p)``: m observations of a p-vector, with any number of leading batch dimensions, in
+float32 or float64, on any device. All functions are differentiable once. Distances are computed from the differences of
+observations, never through a Gram product, so that samples far from the origin keep their precision. The layer
+`deepbdc.BDCPool` gives up a little of this precision for speed, and is differentiable twice.
 
 References: Székely & Rizzo, "Brownian distance covariance" (2009); Xie et al., "Joint Distribution Matters: Deep
 Brownian Distance Covariance for Few-Shot Classification" (CVPR 2022), Sec. 3.1.
@@ -32,10 +32,10 @@ def distance_matrix(x: Tensor) -> Tensor:
 
 
 def double_center(matrix: Tensor) -> Tensor:
-    """Subtract row and column means and *add* the grand mean: ``(..., m, m) -> (..., m, m)``.
+    """Subtract the row and column means and *add* the grand mean: ``(..., m, m) -> (..., m, m)``.
 
-    a_kl = â_kl - (1/m) Σ_k â_kl - (1/m) Σ_l â_kl + (1/m²) Σ_kl â_kl, so that rows and columns sum to 0 (the paper's
-    running text subtracts the grand mean, its Eq. 6 adds it).
+    a_kl = â_kl - (1/m) Σ_k â_kl - (1/m) Σ_l â_kl + (1/m²) Σ_kl â_kl. Rows and columns then sum to 0. (The paper's text
+    subtracts the grand mean; its Eq. 6 adds it, which is right.)
 
     >>> double_center(torch.tensor([[0.0, 5.0], [5.0, 0.0]]))
     tensor([[-2.5000,  2.5000],
@@ -49,7 +49,7 @@ def double_center(matrix: Tensor) -> Tensor:
 
 
 def bdc_matrix(x: Tensor) -> Tensor:
-    """The BDC matrix of a sample: ``(..., m, p) -> (..., m, m)``, its distances, double-centred.
+    """The BDC matrix of a sample, which is its double-centred distance matrix: ``(..., m, p) -> (..., m, m)``.
 
     >>> bdc_matrix(torch.tensor([[0.0], [2.0], [4.0], [6.0]]))
     tensor([[-3.5000, -0.5000,  1.5000,  2.5000],
@@ -63,8 +63,8 @@ def bdc_matrix(x: Tensor) -> Tensor:
 def bdc(x: Tensor, y: Tensor) -> Tensor:
     """The BDC metric of paired samples ``(..., m, p), (..., m, q) -> (...)``: (1/m²) tr(AᵀB).
 
-    This is the squared sample distance covariance: non-negative, and in the limit of many observations 0 only if the
-    variables are independent. The dimensions p and q may differ, the numbers of observations may not.
+    This is the squared sample distance covariance. It is never negative, and its limit for many observations is 0 only
+    if the variables are independent. The dimensions p and q may differ; the number of observations m must be the same.
 
     >>> x = torch.tensor([[-1.0], [0.0], [1.0]])
     >>> bdc(x, x**2)  # the classical covariance of these is 0
@@ -75,7 +75,7 @@ def bdc(x: Tensor, y: Tensor) -> Tensor:
 
 
 def bd_correlation(x: Tensor, y: Tensor) -> Tensor:
-    """Brownian distance correlation of paired samples ``(..., m, p), (..., m, q) -> (...)``, in [0, 1].
+    """The Brownian distance correlation of paired samples ``(..., m, p), (..., m, q) -> (...)``, in [0, 1].
 
     bdc(x, y) / sqrt(bdc(x, x) bdc(y, y)): 1 for a linear relation, 0 if a sample is constant.
 
@@ -87,17 +87,17 @@ def bd_correlation(x: Tensor, y: Tensor) -> Tensor:
     a, b = bdc_matrix(_to_unit_range(x)[0]), bdc_matrix(_to_unit_range(y)[0])
     variances = _inner_product(a, a) * _inner_product(b, b)
     varies = variances > 0
-    # The inner "where" keeps the gradient of the branch that is not taken finite.
+    # Without the first "where", the unused branch of the second one would have an infinite gradient.
     scale = torch.where(varies, variances, 1).sqrt()
     return torch.where(varies, _inner_product(a, b) / scale, 0).clamp(max=1)
 
 
 def bdc_vector(matrix: Tensor, form: VectorForm = "triangle") -> Tensor:
-    """The upper triangle, row by row, of symmetric matrices: ``(..., m, m) -> (..., m(m+1)/2)``.
+    """The upper triangles of symmetric matrices with their diagonals, row by row: ``(..., m, m) -> (..., m(m+1)/2)``.
 
-    ``"triangle"`` takes the entries as they are (the paper's vector: an inner product of two counts the diagonal
-    twice as much as tr(AᵀB) does); ``"weighted"`` multiplies those off the diagonal by √2, and then the inner product
-    of two vectors is tr(AᵀB) exactly.
+    ``"triangle"`` takes the entries as they are. This is the paper's vector; relative to the other entries, the inner
+    product of two such vectors counts the diagonal twice as much as tr(AᵀB) does. ``"weighted"`` multiplies the entries
+    off the diagonal by √2, so that the inner product of two vectors is exactly tr(AᵀB).
 
     >>> bdc_vector(torch.tensor([[1.0, 2.0], [2.0, 3.0]]))
     tensor([1., 2., 3.])
@@ -115,15 +115,16 @@ def bdc_vector(matrix: Tensor, form: VectorForm = "triangle") -> Tensor:
 
 
 def _inner_product(a: Tensor, b: Tensor) -> Tensor:
-    """(1/m²) tr(AᵀB), which is non-negative for BDC matrices: the clamp only removes rounding noise."""
+    """(1/m²) tr(AᵀB). It is never negative for BDC matrices: the clamp only removes rounding errors."""
     return (a * b).mean(dim=(-2, -1)).clamp(min=0)
 
 
 def _to_unit_range(x: Tensor) -> tuple[Tensor, Tensor]:
-    """A sample moved to its first observation and scaled, and the scale ``(..., 1, 1)`` it is to be multiplied with.
+    """Shift a sample so that its first observation is 0, and scale it to [-1, 1].
 
-    Then very small or large values neither vanish nor overflow when they are squared. The difference of two finite
-    observations may itself be infinite; half of each is not.
+    Returns the new sample and the factor ``(..., 1, 1)`` that undoes the scaling. Squares of very small or very large
+    values then neither underflow nor overflow. The observations are halved before they are subtracted, because the
+    difference of two finite numbers may be infinite.
     """
     half = x / 2 - x[..., :1, :] / 2
     largest = half.detach().abs().amax(dim=(-2, -1), keepdim=True)
@@ -136,16 +137,16 @@ def _check_pair(x: Tensor, y: Tensor) -> None:
     _check_sample(y, "y")
     if x.shape[-2] != y.shape[-2]:
         raise UserError(
-            f"x and y must be observed together: x has {x.shape[-2]} observations (shape {tuple(x.shape)}), "
-            f"y has {y.shape[-2]} (shape {tuple(y.shape)}). Observations are in the last dimension but one."
+            f"x and y must be paired: x has {x.shape[-2]} observations (shape {tuple(x.shape)}), "
+            f"y has {y.shape[-2]} (shape {tuple(y.shape)}). The second-to-last dimension counts the observations."
         )
     if x.dtype != y.dtype:
-        raise UserError(f"x and y must have one dtype, got {x.dtype} and {y.dtype}")
+        raise UserError(f"x and y must have the same dtype, got {x.dtype} and {y.dtype}")
     try:
         torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     except RuntimeError as error:
         raise UserError(
-            f"x and y must have batch dimensions that fit, got {tuple(x.shape[:-2])} and {tuple(y.shape[:-2])}"
+            f"the batch dimensions of x and y must broadcast, got {tuple(x.shape[:-2])} and {tuple(y.shape[:-2])}"
         ) from error
 
 

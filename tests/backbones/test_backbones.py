@@ -17,7 +17,7 @@ PARAMETERS = {
     "resnet34": 21_284_672,
     "resnet34s": 33_282_816,
 }
-MAPS = {  # (channels, side) at the native input size with 0, 1, 2 removed down-samplings
+MAPS = {  # channels, and the height at the native input size with 0, 1 and 2 removed down-samplings
     "conv4": (64, (5, 10, 21)),
     "resnet10": (512, (7, 14, 28)),
     "resnet12": (640, (5, 10, 21)),
@@ -28,7 +28,7 @@ MAPS = {  # (channels, side) at the native input size with 0, 1, 2 removed down-
 
 
 def residual_stages(depths: tuple[int, ...]) -> int:
-    """Parameters of the 84-pixel residual networks, counted from their description."""
+    """The number of parameters of the 84-pixel residual networks, counted from their description."""
     count, before = 0, 3
     for depth, after in zip(depths, (64, 160, 320, 640), strict=True):
         for _ in range(depth):
@@ -38,7 +38,7 @@ def residual_stages(depths: tuple[int, ...]) -> int:
     return count
 
 
-def test_the_registry_is_what_the_paper_needs() -> None:
+def test_the_registry_has_the_backbones_of_the_paper() -> None:
     assert list_backbones() == sorted([*PARAMETERS, "efficientnet_lite0", "efficientnet_lite0_fine"])
 
 
@@ -47,14 +47,14 @@ def test_parameter_counts(name: str) -> None:
     assert sum(p.numel() for p in create_backbone(name).parameters()) == PARAMETERS[name]
 
 
-def test_parameter_counts_follow_the_description() -> None:
+def test_parameter_counts_agree_with_the_description() -> None:
     assert residual_stages((1, 1, 1, 1)) == PARAMETERS["resnet12"]
     assert residual_stages((2, 3, 4, 2)) == PARAMETERS["resnet34s"]
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet34"])
 def test_imagenet_resnets_are_torchvision_networks_without_the_head(name: str) -> None:
-    """Same names, same shapes, and with no down-sampling removed the same function."""
+    """The weights have the same names and shapes. If no down-sampling is removed, the features are the same."""
     import torchvision
 
     theirs = getattr(torchvision.models, name)().eval()
@@ -73,11 +73,11 @@ def test_maps_at_the_native_size(name: str, removed: int) -> None:
     backbone = create_backbone(name, removed_downsamplings=removed)
     assert backbone.out_channels == channels
     assert backbone.map_size() == (sides[removed], sides[removed])
-    assert backbone.training, "map_size leaves the mode as it was"
+    assert backbone.training, "map_size must not change the mode"
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_preprocessing_is_carried(name: str) -> None:
+def test_backbones_have_their_preprocessing(name: str) -> None:
     preprocessing = create_backbone(name, width=0.1).preprocessing
     small = name in ("conv4", "resnet12", "resnet34s")
     assert (preprocessing.input_size, preprocessing.resize) == ((84, 92) if small else (224, 256))
@@ -91,10 +91,10 @@ def thin(name: str) -> Backbone:
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_sweep(name: str) -> None:
-    """Every registered backbone: train and eval, a batch of one, state-dict round trip, finite gradients."""
+def test_every_backbone_trains_and_evaluates(name: str) -> None:
+    """Finite gradients in training; in evaluation, an unchanged state, a batch of one, and a state-dict round trip."""
     backbone = thin(name)
-    side = backbone.input_size // 2
+    side = backbone.preprocessing.input_size // 2
     images = torch.randn(3, 3, side, side)
 
     backbone.train()
@@ -120,7 +120,7 @@ def test_convolutions_start_with_variance_two_over_fan_out() -> None:
 
 
 def naive_block(block: nn.Module, x: Tensor) -> Tensor:
-    """The description of the block in S1-2, in functional calls."""
+    """The residual block as S1-2 of the paper describes it, written with functional calls."""
     weights = block.state_dict()
 
     def layer(x: Tensor, number: int) -> Tensor:
@@ -138,7 +138,7 @@ def naive_block(block: nn.Module, x: Tensor) -> Tensor:
     return leaky(layer(leaky(layer(leaky(layer(x, 1)), 2)), 3) + shortcut)
 
 
-def test_residual_block_is_its_description() -> None:
+def test_residual_block_agrees_with_its_description() -> None:
     backbone = thin("resnet12").train()
     x = torch.randn(4, 3, 12, 12)
     for index, stage in enumerate(backbone.children()):
@@ -150,13 +150,13 @@ def test_residual_block_is_its_description() -> None:
         x = found.detach()
 
 
-def test_the_first_block_of_a_stage_pools() -> None:
+def test_only_the_first_block_of_a_stage_pools() -> None:
     backbone = create_backbone("resnet34s", width=0.05)
     pools = [[isinstance(block.pool, nn.MaxPool2d) for block in stage] for stage in backbone.children()]
     assert pools == [[True, False], [True, False, False], [True, False, False, False], [False, False]]
 
 
-def test_map_size_leaves_every_part_in_its_mode() -> None:
+def test_map_size_keeps_the_mode_of_every_module() -> None:
     backbone = thin("resnet12").train()
     backbone.layer2.eval()  # frozen batch norm
     backbone.map_size()
@@ -193,13 +193,15 @@ def test_a_batch_of_one_trains() -> None:
         ),
     ],
 )
-def test_mistakes_are_answered_in_words(call: Callable[[], object], error: type[Exception], message: str) -> None:
+def test_wrong_arguments_raise_clear_errors(call: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
 
 
-def test_conv4_is_the_function_of_the_papers_order() -> None:
-    """They have the ReLU before the pooling; after it there is less to do, and result and gradients are equal."""
+def test_conv4_computes_the_same_as_in_the_usual_order() -> None:
+    """Papers have the ReLU before the pooling. Ours comes after it, which is cheaper and changes neither the features
+    nor the gradients.
+    """
     backbone, images = create_backbone("conv4", removed_downsamplings=2), torch.randn(4, 3, 32, 32)
     features = images
     for convolution, norm, pool, _ in backbone.blocks:

@@ -18,7 +18,7 @@ def annealed(drop_rate: float, block_size: int = 5) -> DropBlock:
 def test_drops_the_fraction_asked_for(drop_rate: float, block_size: int) -> None:
     torch.manual_seed(0)
     dropped = (annealed(drop_rate, block_size)(torch.ones(64, 64, 20, 20)) == 0).float().mean().item()
-    # Blocks may overlap, so a little less is dropped than the number of blocks times their size.
+    # Blocks may overlap, so that a little less than drop_rate is dropped.
     assert 0.9 * drop_rate <= dropped <= 1.01 * drop_rate
 
 
@@ -33,8 +33,8 @@ def test_rescaling_keeps_the_mean() -> None:
     assert values[1].item() == pytest.approx(x.numel() / (y > 0).sum().item())
 
 
-def test_what_is_dropped_are_whole_squares() -> None:
-    """Every dropped entry lies in a dropped square of the block's size, and channels differ."""
+def test_dropped_entries_form_whole_squares() -> None:
+    """Every dropped entry lies in a completely dropped square of the block size. Channels differ."""
     torch.manual_seed(0)
     y = annealed(0.1, block_size=3)(torch.ones(4, 8, 12, 12))
     dropped = (y == 0).float()
@@ -58,7 +58,7 @@ def test_keep_rate_is_annealed_over_training_passes() -> None:
     assert drop.passes == 6
 
 
-def test_annealing_is_part_of_the_state() -> None:
+def test_the_state_dict_includes_the_annealing() -> None:
     drop = annealed(0.1)
     other = DropBlock(0.1)
     other.load_state_dict(drop.state_dict())
@@ -77,7 +77,7 @@ def test_half_precision() -> None:
     assert y.float().mean().item() == pytest.approx(1, abs=1e-2)
 
 
-def test_in_resnet12_off_by_default() -> None:
+def test_resnet12_uses_dropblock_only_on_request() -> None:
     assert not any(isinstance(m, DropBlock | nn.Dropout) for m in create_backbone("resnet12").modules())
     with_drop = create_backbone("resnet12", width=0.1, drop_rate=0.1)
     kinds = [type(stage[0].drop) for stage in with_drop.children()]
@@ -86,6 +86,6 @@ def test_in_resnet12_off_by_default() -> None:
 
 
 @pytest.mark.parametrize("drop_rate", [-0.1, 1.0])
-def test_bad_rate(drop_rate: float) -> None:
+def test_a_wrong_rate_is_refused(drop_rate: float) -> None:
     with pytest.raises(ValueError, match="at least 0 and below 1"):
         DropBlock(drop_rate)

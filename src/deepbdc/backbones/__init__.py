@@ -11,12 +11,10 @@ from deepbdc.backbones.efficientnet_lite0 import efficientnet_lite0, efficientne
 from deepbdc.backbones.resnet import resnet10, resnet18, resnet34
 from deepbdc.backbones.resnet12 import resnet12, resnet34s
 from deepbdc.backbones.timm_models import timm_backbone
-from deepbdc.preprocessing import Preprocessing
 
 __all__ = [
     "Backbone",
     "DropBlock",
-    "Preprocessing",
     "conv4",
     "create_backbone",
     "efficientnet_lite0",
@@ -33,18 +31,21 @@ _TIMM = "timm/"
 
 
 def list_backbones() -> list[str]:
-    """Names that `create_backbone` knows, besides ``timm/<name>`` for the models of timm."""
+    """The names that `create_backbone` accepts, in addition to ``timm/<name>`` for any timm model."""
     return backbones.names()
 
 
 def create_backbone(name: str, removed_downsamplings: int | None = None, **options: Any) -> Backbone:
-    """A backbone by its name.
+    """Create a backbone by its name.
 
-    Our own take ``removed_downsamplings`` (default 1: the paper removes the last one, for a larger map) and
-    ``width``, a multiplier of all channel numbers that makes thin versions for laptops; ``resnet12`` and
-    ``resnet34s`` also take ``drop_rate``. ``timm/<name>`` takes ``pretrained`` and ``removed_downsamplings``
-    (default 0). ``efficientnet_lite0`` and ``efficientnet_lite0_fine``, its map before the last, have weights from
-    ImageNet, which come with the installation (``pretrained=False`` for random ones).
+    Args:
+        name: One of `list_backbones`, or ``timm/<name>``. ``efficientnet_lite0`` and ``efficientnet_lite0_fine`` (an
+            earlier map of the same network) have weights from ImageNet, which are installed with this package.
+        removed_downsamplings: How many of the last down-samplings to remove, for a larger map. The default is 1, as in
+            the paper, and 0 for ``timm/<name>``. The EfficientNets do not have this option.
+        **options: ``conv4`` and the ResNets have ``width``, which multiplies all channel numbers, for example to make a
+            small network for a laptop; ``resnet12`` and ``resnet34s`` also have ``drop_rate``. The EfficientNets and
+            ``timm/<name>`` have ``pretrained``, whether to load trained weights (default True and False).
 
     >>> backbone = create_backbone("resnet12", width=0.25)
     >>> backbone.out_channels, backbone.map_size(), backbone.preprocessing.input_size

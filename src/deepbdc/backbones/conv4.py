@@ -1,4 +1,4 @@
-"""Conv4: the small backbone of the first few-shot papers."""
+"""Conv4: the small backbone of the early few-shot papers."""
 
 from torch import Tensor, nn
 
@@ -9,7 +9,7 @@ from deepbdc.preprocessing import AT_84
 class Conv4(Backbone):
     """Four blocks of 3×3 convolution, batch norm, 2×2 max-pooling and ReLU, 64 channels each.
 
-    At 84 px the map is 64×10×10 with one down-sampling removed, as in all our backbones, and 64×5×5 with none.
+    At 84 px the map is 64×10×10 with one down-sampling removed, which is our default, and 64×5×5 with none removed.
     """
 
     def __init__(self, width: float, removed_downsamplings: int) -> None:
@@ -21,7 +21,7 @@ class Conv4(Backbone):
                 nn.Conv2d(before, after, kernel_size=3, padding=1),
                 nn.BatchNorm2d(after),
                 nn.MaxPool2d(2) if pool else nn.Identity(),
-                nn.ReLU(inplace=True),  # after the pooling it is the same function, on a quarter of the numbers
+                nn.ReLU(inplace=True),  # commutes with max-pooling, and is cheaper after it
             )
             for before, after, pool in zip((3, *channels[:-1]), channels, pools, strict=True)
         ]

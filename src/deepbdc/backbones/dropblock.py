@@ -1,4 +1,4 @@
-"""DropBlock: dropout of whole squares of a feature map."""
+"""DropBlock: dropout that sets whole squares of a feature map to 0."""
 
 import torch
 from torch import Tensor, nn
@@ -8,11 +8,11 @@ from deepbdc.errors import UserError
 
 
 class DropBlock(nn.Module):
-    """Set squares of ``block_size`` × ``block_size`` of each channel to 0, and rescale what is kept.
+    """In each channel, set random squares of ``block_size`` × ``block_size`` entries to 0, and rescale the others.
 
-    Ghiasi et al., "DropBlock", NeurIPS 2018, annealed as in MetaOptNet: after n training passes an entry is kept with
-    probability max(1 - drop_rate · n / ``anneal_passes``, 1 - drop_rate). Only training passes count (the released
-    DeepBDC code, where DropBlock is never switched on, would count the others too).
+    Ghiasi et al., "DropBlock", NeurIPS 2018, with the annealing of MetaOptNet: after n forward passes in training mode,
+    an entry is kept with probability max(1 - drop_rate · n / ``anneal_passes``, 1 - drop_rate). Passes in evaluation
+    mode do not count. (The released DeepBDC code would count them, but never switches DropBlock on.)
     """
 
     passes: Tensor
@@ -29,12 +29,12 @@ class DropBlock(nn.Module):
         self.register_buffer("passes", torch.zeros((), dtype=torch.long))
 
     def keep_rate(self) -> Tensor:
-        """The share of entries to keep at this point of the training."""
+        """The probability that an entry is kept, at this point of the training."""
         progress = (self.passes / self.anneal_passes).clamp(max=1)
         return 1 - self.drop_rate * progress
 
     def forward(self, features: Tensor) -> Tensor:
-        """Drop blocks of ``(n, channels, h, w)`` in training mode; otherwise do nothing."""
+        """Drop blocks of ``(n, channels, h, w)`` in training mode; return the features unchanged in evaluation mode."""
         if not self.training or self.drop_rate == 0:
             return features
         self.passes += 1
@@ -43,7 +43,7 @@ class DropBlock(nn.Module):
         return features * (kept / share).to(features.dtype)
 
     def _kept(self, features: Tensor) -> Tensor:
-        """A mask of 0 and 1. Corners of blocks are drawn where the whole block lies inside the map."""
+        """A mask: 0 for dropped entries, 1 for kept ones. Blocks are placed so that they lie inside the map."""
         height, width = features.shape[2:]
         block = min(self.block_size, height, width)
         corners = (height - block + 1, width - block + 1)

@@ -1,4 +1,4 @@
-"""ResNet-10, 18 and 34 for 224-pixel images (He et al., CVPR 2016), with down-samplings removed from the end."""
+"""ResNet-10, 18 and 34 for 224-pixel images (He et al., CVPR 2016), with the last down-samplings removed."""
 
 from torch import Tensor, nn
 
@@ -9,7 +9,7 @@ from deepbdc.preprocessing import AT_224
 class ResNet(Backbone):
     """The ImageNet stem and four stages of torchvision's basic blocks, without average pooling and classifier.
 
-    The names of the weights are torchvision's.
+    The weights have the same names as in torchvision.
     """
 
     def __init__(self, depths: tuple[int, int, int, int], width: float, removed_downsamplings: int) -> None:
@@ -48,7 +48,7 @@ def _stage(before: int, after: int, depth: int, halve: bool) -> nn.Sequential:
 
 @backbones.register
 def resnet10(removed_downsamplings: int = 1, width: float = 1.0) -> Backbone:
-    """ResNet-10: one block a stage, 512×14×14 at 224 px."""
+    """ResNet-10: one block per stage, 4,905,792 parameters, 512×14×14 at 224 px."""
     return ResNet((1, 1, 1, 1), width, removed_downsamplings)
 
 

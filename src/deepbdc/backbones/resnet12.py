@@ -26,7 +26,7 @@ class ResidualBlock(nn.Module):
         self.drop = drop
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``(n, before, h, w)`` to ``(n, after, h, w)``, or half the size."""
+        """Map ``(n, before, h, w)`` to ``(n, after, h, w)``, or ``(n, after, h // 2, w // 2)`` with pooling."""
         y = self.activation(self.bn1(self.conv1(x)))
         y = self.activation(self.bn2(self.conv2(y)))
         y = self.activation(self.bn3(self.conv3(y)) + self.downsample(x))
@@ -35,10 +35,10 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet12(Backbone):
-    """Four stages of `ResidualBlock`, widths 64, 160, 320, 640; the first block of a stage down-samples.
+    """Four stages of `ResidualBlock` with 64, 160, 320 and 640 channels; the first block of a stage down-samples.
 
-    With ``drop_rate`` > 0, blocks of stages 1-2 end in dropout and those of stages 3-4 in DropBlock. The paper says
-    that DropBlock is used; the released code never switches it on, and neither do we by default.
+    With ``drop_rate`` > 0, the blocks of stages 1-2 end in dropout and those of stages 3-4 in DropBlock. The paper says
+    that it uses DropBlock, but the released code never switches it on. By default it is off here as well.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class ResNet12(Backbone):
 
 
 def _drop(drop_rate: float, whole_blocks: bool) -> nn.Module:
+    """DropBlock if ``whole_blocks``, else dropout; nothing if the rate is 0."""
     if drop_rate == 0:
         return nn.Identity()
     return DropBlock(drop_rate) if whole_blocks else nn.Dropout(drop_rate)
@@ -78,5 +79,5 @@ def resnet12(removed_downsamplings: int = 1, width: float = 1.0, drop_rate: floa
 
 @backbones.register
 def resnet34s(removed_downsamplings: int = 1, width: float = 1.0, drop_rate: float = 0.0) -> Backbone:
-    """The paper's variant of ResNet-34 for 84 px: ResNet-12 with 2, 3, 4, 2 blocks in its stages."""
+    """The paper's variant of ResNet-34 for 84 px: like ResNet-12, but with 2, 3, 4 and 2 blocks in its four stages."""
     return ResNet12((2, 3, 4, 2), width, removed_downsamplings, drop_rate)

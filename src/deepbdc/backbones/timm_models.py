@@ -1,4 +1,4 @@
-"""Any timm model that gives feature maps, as a backbone."""
+"""Any timm model that returns feature maps, as a backbone."""
 
 from difflib import get_close_matches
 from typing import Any
@@ -11,7 +11,7 @@ from deepbdc.preprocessing import Preprocessing
 
 
 class TimmBackbone(Backbone):
-    """The last feature map of a timm model, channels first."""
+    """A timm model whose last feature map is returned as ``(n, channels, h, w)``, whatever its order in timm."""
 
     def __init__(self, network: nn.Module, channels_last: bool, channels: int, preprocessing: Preprocessing) -> None:
         super().__init__(channels, preprocessing)
@@ -25,14 +25,14 @@ class TimmBackbone(Backbone):
 
 
 def timm_backbone(model: str, pretrained: bool = False, removed_downsamplings: int = 0) -> Backbone:
-    """The timm model called ``model``; its last down-samplings are replaced by dilation where timm knows how."""
+    """The timm model called ``model``. Removed down-samplings become dilations, if timm supports that for the model."""
     import timm
 
     if not timm.is_model(model):
         close = get_close_matches(model, timm.list_models(), n=3)
         guess = f"did you mean {', '.join(close)}? " if close else ""
-        raise UserError(f"timm has no model called {model!r}: {guess}timm.list_models() names them all")
-    downsampling_stages(4, removed_downsamplings)  # checks the number
+        raise UserError(f"timm has no model called {model!r}: {guess}timm.list_models() lists all models")
+    downsampling_stages(4, removed_downsamplings)  # only to check the number
     options: dict[str, Any] = {"features_only": True, "out_indices": (-1,), "pretrained": pretrained}
     stride = 32 >> removed_downsamplings
     if removed_downsamplings:
@@ -40,8 +40,8 @@ def timm_backbone(model: str, pretrained: bool = False, removed_downsamplings: i
     try:
         network = timm.create_model(model, **options)
     except (RuntimeError, TypeError, NotImplementedError, AttributeError, AssertionError) as error:
-        what = f"with removed_downsamplings={removed_downsamplings}" if removed_downsamplings else "as feature maps"
-        raise UserError(f"timm cannot give 'timm/{model}' {what}: {error!r}") from error
+        what = f"with removed_downsamplings={removed_downsamplings}" if removed_downsamplings else "with feature maps"
+        raise UserError(f"timm cannot create 'timm/{model}' {what}: {error!r}") from error
     if removed_downsamplings and network.feature_info.reduction()[-1] != stride:
         raise UserError(f"timm/{model} does not support removed_downsamplings={removed_downsamplings}: leave it out")
     form = getattr(network, "output_fmt", "NCHW")
@@ -54,11 +54,12 @@ def timm_backbone(model: str, pretrained: bool = False, removed_downsamplings: i
 
 
 def _preprocessing(config: dict[str, Any]) -> Preprocessing:
+    """The pre-processing that timm's configuration of a model describes."""
     height, size = config["input_size"][1:]
     if height != size or config["crop_mode"] not in ("center", "squash"):
         raise UserError(
-            f"this timm model wants {height}×{size} images with the crop mode {config['crop_mode']!r}; "
-            "only square images with 'center' or 'squash' are supported"
+            f"this timm model needs {height}×{size} images with the crop mode {config['crop_mode']!r}; "
+            "deepbdc supports only square images with the crop mode 'center' or 'squash'"
         )
     return Preprocessing(
         input_size=size,

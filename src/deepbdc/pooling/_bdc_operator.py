@@ -1,15 +1,17 @@
-"""BDC matrices of many samples at once, fast: the arithmetic behind `deepbdc.BDCPool`.
+"""BDC matrices of a batch of samples, computed fast: the arithmetic of `deepbdc.BDCPool`.
 
-`bdc_pool_formula` says what is computed, in ordinary differentiable operations. `bdc_pool` computes the same in blocks
-of samples whose matrices stay in the processor's cache, with a backward pass of its own. It is a registered operator,
-so that ``torch.compile`` calls it as it is, without looking inside.
+`bdc_pool_formula` is the definition, in ordinary differentiable operations. `bdc_pool` computes the same values in
+blocks of samples whose matrices fit into the processor's cache, and has its own backward pass. It is a registered
+operator, so that ``torch.compile`` calls it as it is instead of tracing its code.
 
-Notation: x is ``(n, m, p)``, n samples of m observations of a p-vector; c = exp(t) / (2p); S_kl = ‖x_k - x_l‖² comes
-from one product; D = sqrt(c S + eps); r = the row means of D, g their mean; A_kl = D_kl - r_k - r_l + g.
+Notation: x is ``(n, m, p)``, n samples of m observations of a p-vector; c = exp(t) / (2p); S_kl = ‖x_k - x_l‖², which
+the matrix product x xᵀ gives; D = sqrt(c S + eps); r_k is the mean of row k of D, and g the mean of r;
+A_kl = D_kl - r_k - r_l + g.
 
-Backward, with G the gradient for A made symmetric. Centring is its own adjoint, so the gradient for D is G centred;
-then the one for x_k is 2c Σ_l Q_kl (x_k - x_l), Q = G / D: one more product with x. D depends on exp(t/2) x alone (but
-for eps), so the gradient for t is half the inner product of x with its own gradient. D is not saved: it comes back
+Backward pass: double centring is self-adjoint. So the gradient with respect to D, called G here, is the symmetrised and
+double-centred gradient with respect to A. The gradient with respect to x_k is 2c Σ_l Q_kl (x_k - x_l), where Q_kl is
+G_kl / D_kl: one more matrix product with x. Apart from eps, D depends on exp(t/2) x only, so the gradient with respect
+to t is half the inner product of x and its gradient. The forward pass does not save D: the backward pass recovers it
 from the output and r.
 """
 
@@ -26,13 +28,13 @@ from deepbdc.statistic import bdc_vector, double_center
 
 Output = Literal["triangle", "weighted", "matrix"]
 
-# Matrix entries worked on at a time: on a CPU what its cache holds, elsewhere enough to keep the device busy.
+# Matrix entries in a block of samples: on a CPU as many as its cache holds, elsewhere enough to keep the device busy.
 _BLOCK_ENTRIES = {"cpu": 2**19}
 _BLOCK_ENTRIES_ELSEWHERE = 2**24
 
 
 def bdc_pool_formula(x: Tensor, t: Tensor, output: Output, eps: float) -> Tensor:
-    """What `bdc_pool` computes, written plainly: for export, higher derivatives, and to be read."""
+    """The definition of `bdc_pool` in ordinary operations. Export and second derivatives use it."""
     with _full_precision(x):
         products = x @ x.transpose(1, 2)
         squares = products.diagonal(dim1=1, dim2=2)
@@ -42,11 +44,11 @@ def bdc_pool_formula(x: Tensor, t: Tensor, output: Output, eps: float) -> Tensor
 
 
 def bdc_pool(x: Tensor, t: Tensor, output: Output, eps: float) -> Tensor:
-    """BDC representations of n samples, ``(n, m, p) -> (n, m(m+1)/2)``, or ``(n, m, m)`` for ``output="matrix"``."""
+    """BDC representations of n samples: ``(n, m, p) -> (n, m(m+1)/2)``, or ``(n, m, m)`` for ``output="matrix"``."""
     return cast(Tensor, torch.ops.deepbdc.bdc_pool(x, t, output, eps)[0])
 
 
-# The operators are defined by hand, as torch.library.custom_op imports the whole compiler at its first call.
+# The operators are defined by hand, because torch.library.custom_op imports the whole compiler when it is first called.
 torch.library.define("deepbdc::bdc_pool", "(Tensor x, Tensor t, str output, float eps) -> (Tensor, Tensor)")
 torch.library.define(
     "deepbdc::bdc_pool_backward",
@@ -56,7 +58,7 @@ torch.library.define(
 
 @torch.library.impl("deepbdc::bdc_pool", "CompositeExplicitAutograd")
 def _forward(x: Tensor, t: Tensor, output: str, eps: float) -> tuple[Tensor, Tensor]:
-    """The representations, and the row means of the distances ``(n, m)``."""
+    """The representations, and the row means r of the distances ``(n, m)``."""
     n, m, _ = x.shape
     scale = _plain(_scale(x, t))
     result = x.new_empty(_output_shape(n, m, output))
@@ -87,7 +89,7 @@ def _(x: Tensor, t: Tensor, output: str, eps: float) -> tuple[Tensor, Tensor]:
 def _backward(
     gradient: Tensor, result: Tensor, row_means: Tensor, x: Tensor, t: Tensor, output: str, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Gradients for x and t from the gradient for the representations."""
+    """The gradients with respect to x and t, from the gradient with respect to the representations."""
     x_gradient, t_gradient = x.new_empty(x.shape), torch.zeros_like(t)
     factor = -_plain(_scale(x, t))
     work = _Workspace(x, matrices=2)
@@ -100,7 +102,7 @@ def _backward(
             work.add_outer_sum(distances, row_means[rows], _centred(row_means[rows]))
             quotients.div_(distances.clamp_(min=math.sqrt(eps)))
             diagonal = quotients.diagonal(dim1=1, dim2=2)
-            diagonal.zero_()  # x_k - x_k is nothing, but G_kk / sqrt(eps) is large: it would leave rounding noise
+            diagonal.zero_()  # x_k - x_k is 0, but Q_kk = G_kk / sqrt(eps) is large and would leave rounding errors
             diagonal.sub_(quotients.sum(dim=2))
             torch.bmm(quotients, x[rows], out=x_gradient[rows])
             t_gradient += _inner_product(x[rows], x_gradient[rows]) / 2
@@ -122,7 +124,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 def _differentiate(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
     x, t, result, row_means = ctx.saved_tensors
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        # The gradient is to be differentiated again: leave that to autograd.
+        # The gradient will be differentiated again: autograd computes it from the formula, so that it can be.
         wanted = [tensor for tensor in (x, t) if tensor.requires_grad]
         with _full_precision(x):
             value = bdc_pool_formula(x, t, ctx.output, ctx.eps)
@@ -136,34 +138,36 @@ torch.library.register_autograd("deepbdc::bdc_pool", _differentiate, setup_conte
 
 
 class _Workspace:
-    """Memory for one block of samples, used again for each block.
+    """Buffers for one block of samples, reused for every block.
 
-    It holds ``matrices`` m×m matrices for each sample of the block: at most one for each sample of the batch.
+    They hold ``matrices`` m×m matrices per sample of the block, in total at most about one per sample of the batch.
     """
 
     def __init__(self, x: Tensor, matrices: int) -> None:
         n, m, _ = x.shape
         entries = _BLOCK_ENTRIES.get(x.device.type, _BLOCK_ENTRIES_ELSEWHERE)
         self.samples = n
-        # The second bound, m² less a little for vectors beside the matrices, keeps all of it below n matrices.
+        # The second bound keeps all buffers together, including the thin matrices below, smaller than n m×m matrices.
         most = max(1, min(math.ceil(entries / m**2), n * (m - 2) // (matrices * (m + 6))))
-        self.size = max(1, math.ceil(n / max(1, math.ceil(n / most))))  # as few blocks, all of about one size
+        # As few blocks as possible, all of nearly the same size.
+        self.size = max(1, math.ceil(n / max(1, math.ceil(n / most))))
         self._matrices = x.new_empty(matrices, self.size, m, m)
         self._left = x.new_ones(self.size, m, 2)
         self._right = x.new_ones(self.size, 2, m)
 
     def blocks(self) -> Iterator[slice]:
+        """Which samples belong to each block."""
         for start in range(0, self.samples, self.size):
             yield slice(start, min(start + self.size, self.samples))
 
     def matrices(self, which: int, rows: slice) -> Tensor:
-        """A ``(block, m, m)`` buffer of unspecified content."""
+        """The buffer number ``which``, ``(block, m, m)``, with unspecified content."""
         return self._matrices[which, : rows.stop - rows.start]
 
     def add_outer_sum(self, matrices: Tensor, u: Tensor, v: Tensor, old: float | Tensor = 1.0) -> None:
-        """Make the matrices old · M_kl + u_k + v_l, in place, for u and v ``(b, m)``.
+        """Replace each matrix M by old · M_kl + u_k + v_l, in place, for u and v ``(b, m)``.
 
-        A product of two thin matrices does it in one pass over the memory, where products are exact enough.
+        If matrix products have full precision, a product of two thin matrices does this in one pass over the memory.
         """
         if isinstance(old, float) and _products_are_exact():
             left, right = self._left[: len(u)], self._right[: len(u)]
@@ -175,10 +179,10 @@ class _Workspace:
 
 
 def _products_are_exact() -> bool:
-    """Whether the user lets float32 products be computed in float32."""
+    """Whether torch is set to compute float32 matrix products in full precision."""
     try:
         return torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # set for single backends, by torch's newer settings
+    except RuntimeError:  # the precision was set for a single backend, with torch's newer settings
         return False
 
 
@@ -188,16 +192,17 @@ def _scale(x: Tensor, t: Tensor) -> Tensor:
 
 
 def _plain(number: Tensor) -> float | Tensor:
-    """On a CPU a Python number; elsewhere a tensor still, as asking for its value would wait for the device."""
+    """A Python number on a CPU. Elsewhere it stays a tensor, because reading its value would wait for the device."""
     return number.item() if number.device.type == "cpu" else number
 
 
 def _inner_product(a: Tensor, b: Tensor) -> Tensor:
-    """Σ a b, reading both once and writing nothing."""
+    """Σ a b, without a temporary tensor for the products."""
     return torch.dot(a.reshape(-1), b.reshape(-1))
 
 
 def _centred(means: Tensor) -> Tensor:
+    """The row means minus their mean, r - g, for r ``(b, m)``."""
     return means - means.mean(dim=1, keepdim=True)
 
 
@@ -206,7 +211,7 @@ def _output_shape(n: int, m: int, output: str) -> tuple[int, ...]:
 
 
 def _write_output(matrices: Tensor, output: str, out: Tensor) -> None:
-    """Write A in the form of the output. Overwrites ``matrices``."""
+    """Write the matrices A into ``out``, in the form that ``output`` names. This overwrites ``matrices``."""
     if output == "matrix":
         out.copy_(matrices)
         return
@@ -218,7 +223,7 @@ def _write_output(matrices: Tensor, output: str, out: Tensor) -> None:
 
 
 def _read_output(values: Tensor, output: str, out: Tensor) -> Tensor:
-    """The inverse of `_write_output`: A from the output."""
+    """The inverse of `_write_output`: write the matrices A into ``out``, and return it."""
     if output == "matrix":
         return out.copy_(values)
     _spread(values, out)
@@ -228,7 +233,7 @@ def _read_output(values: Tensor, output: str, out: Tensor) -> Tensor:
 
 
 def _symmetric_gradient(gradient: Tensor, output: str, out: Tensor) -> Tensor:
-    """Twice the symmetric gradient for A, from the gradient for the output."""
+    """Twice the symmetrised gradient with respect to A, from the gradient with respect to the output."""
     if output == "matrix":
         return torch.add(gradient, gradient.transpose(1, 2), out=out)
     _spread(gradient, out)
@@ -242,7 +247,7 @@ def _symmetric_gradient(gradient: Tensor, output: str, out: Tensor) -> Tensor:
 
 
 def _spread(vectors: Tensor, out: Tensor) -> None:
-    """Write triangles ``(b, m(m+1)/2)`` into symmetric matrices ``(b, m, m)``."""
+    """Expand triangles ``(b, m(m+1)/2)`` to symmetric matrices ``(b, m, m)``, written into ``out``."""
     b, m, _ = out.shape
     index = _matrix_of_triangle(m, vectors.device)
     torch.gather(vectors, 1, index.expand(b, -1), out=out.view(b, -1))
@@ -250,14 +255,14 @@ def _spread(vectors: Tensor, out: Tensor) -> None:
 
 @lru_cache(maxsize=8)
 def _triangle_of_matrix(m: int, device: torch.device) -> Tensor:
-    """Where each entry of the triangle stands in the flattened matrix."""
+    """The index in the flattened matrix of each entry of the triangle."""
     with torch.inference_mode(False):
         return torch.ones(m, m, dtype=torch.bool, device=device).triu().flatten().nonzero().flatten()
 
 
 @lru_cache(maxsize=8)
 def _matrix_of_triangle(m: int, device: torch.device) -> Tensor:
-    """Where each entry of the flattened matrix stands in the triangle."""
+    """The index in the triangle of each entry of the flattened matrix."""
     with torch.inference_mode(False):
         rows, columns = torch.triu_indices(m, m, device=device)
         index = torch.empty(m, m, dtype=torch.long, device=device)
@@ -266,5 +271,5 @@ def _matrix_of_triangle(m: int, device: torch.device) -> Tensor:
 
 
 def _full_precision(x: Tensor) -> AbstractContextManager[None]:
-    """Distances are differences of large numbers: no autocast for them."""
+    """Switch autocast off: distances are small differences of large numbers, and need the precision of x."""
     return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
