@@ -60,12 +60,12 @@ def test_grey_arrays(array: Any) -> None:
     ("image", "reason"),
     [
         (np.zeros((5, 7, 2)), "channels"),
-        (np.zeros((2, 2, 2, 3)), "got the shape"),
-        (np.zeros((0, 3)), "got the shape"),
-        (np.full((4, 4), -1.0), "before it is normalised"),
-        (np.full((4, 4), np.nan), "before it is normalised"),
+        (np.zeros((2, 2, 2, 3)), "the shape must be"),
+        (np.zeros((0, 3)), "the shape must be"),
+        (np.full((4, 4), -1.0), "before normalisation"),
+        (np.full((4, 4), np.nan), "before normalisation"),
         (b"no picture", "not a readable image"),
-        (42, "but int"),
+        (42, "got int"),
     ],
 )
 def test_what_is_no_picture_is_named(image: Any, reason: str) -> None:

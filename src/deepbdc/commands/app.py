@@ -100,7 +100,7 @@ def _load(path: str) -> "FewShotClassifier":
     from deepbdc.estimator import FewShotClassifier
 
     loaded = FewShotClassifier.load(path)
-    loaded.set_params(backbone=loaded.embedding_, pool=None, size=None)
+    loaded.set_params(backbone=loaded.method_ or loaded.embedding_, pool=None, size=None)
     return loaded
 
 
