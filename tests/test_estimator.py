@@ -1,6 +1,6 @@
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,31 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from deepbdc import Embedding, FewShotClassifier, create_backbone
+from deepbdc import Embedding, FewShotClassifier, create_backbone, create_classifier
 from deepbdc.data.images import BadImage
+from deepbdc.errors import UserError
 from deepbdc.estimator import NONE_OF_THESE, EmbeddedImage
+from deepbdc.methods import Method
 from deepbdc.own_images import networks
-from deepbdc.pooling import BDCPool
+from deepbdc.pooling import AveragePool, BDCPool
 from tests.drawings import CLASSES, draw, examples, save
 
 EXAMPLES = [draw(kind, seed) for kind in CLASSES for seed in range(3)]
 LABELS = [kind for kind in CLASSES for _ in range(3)]
 NEW = [draw(kind, seed) for kind in CLASSES for seed in (10, 11)]
 NEW_LABELS = [kind for kind in CLASSES for _ in range(2)]
+
+
+MODES = [True, True, False, True]
+"""Training modes of the parts of `mixed_modes`."""
+
+
+def mixed_modes() -> torch.nn.Module:
+    """A network in training mode with frozen batch norm."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5, stride=4), torch.nn.BatchNorm2d(8), torch.nn.Dropout(0.5))
+    network[1].eval()
+    return network
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -393,12 +407,39 @@ class TestNetworks:
         with pytest.raises(ValueError, match="its own pooling"):
             FewShotClassifier(backbone=embedding, pool="average").fit(EXAMPLES[:2], LABELS[:2])
 
-    def test_a_trained_run(self, tmp_path: Path) -> None:
-        from deepbdc.training.run import load_run, train
-        from tests.training import tiny
 
-        run = tmp_path / "run"
-        train(tiny.recipe("stl_deepbdc"), run, data=tiny.write_data(tmp_path / "tiny.npz"), quiet=True)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Train a tiny run of a method, once per method."""
+    from deepbdc.training.run import train
+    from tests.training import tiny
+
+    folder = tmp_path_factory.mktemp("runs")
+
+    def run(method: str) -> Path:
+        if not (folder / method).exists():
+            train(tiny.recipe(method), folder / method, data=tiny.write_data(folder / "tiny.npz"), quiet=True)
+        return folder / method
+
+    return run
+
+
+class LearntC(Method):
+    """Its classifier depends on a number that is saved with the method, but is not part of the embedding."""
+
+    def __init__(self, embedding: Embedding, C: float) -> None:
+        super().__init__(embedding, create_classifier("logistic"))
+        self.register_buffer("C", torch.tensor(C))
+
+    def classifier_for(self, shot: int) -> Any:
+        return create_classifier("logistic", C=float(self.C))
+
+
+class TestRuns:
+    def test_a_trained_run_is_saved_and_loaded(self, tmp_path: Path, runs: Callable[[str], Path]) -> None:
+        from deepbdc.training.run import load_run
+
+        run = runs("stl_deepbdc")
         fitted = FewShotClassifier(backbone=str(run)).fit(EXAMPLES, LABELS)
         assert fitted.embedding_.preprocessing == load_run(run).method.embedding.preprocessing
         fitted.save(tmp_path / "fitted.safetensors")
@@ -409,6 +450,104 @@ class TestNetworks:
         assert "noise" in FewShotClassifier.load(tmp_path / "again.safetensors").classes_
         with pytest.raises(ValueError, match="no fitted classifier"):
             FewShotClassifier.load(run / "model.safetensors")
+
+    @pytest.mark.parametrize("method", ["meta_deepbdc", "protonet", "stl_deepbdc", "good_embed"])
+    @pytest.mark.parametrize("shot", [1, 3])
+    def test_a_run_uses_its_own_classifier(self, method: str, shot: int, runs: Callable[[str], Path]) -> None:
+        from deepbdc.training.run import load_run
+
+        chosen = [3 * place + number for place in range(3) for number in range(shot)]
+        images, labels = [EXAMPLES[index] for index in chosen], [LABELS[index] for index in chosen]
+        fitted = FewShotClassifier(backbone=runs(method)).fit(images, labels)
+        trained = load_run(runs(method)).method.for_shot(shot)
+        with torch.no_grad():
+            support, query = (
+                trained.embedding.represent(torch.stack([image.features for image in fitted.embed(given)])).flatten(1)
+                for given in (images, NEW)
+            )
+            scores = trained.classify(support, torch.arange(3).repeat_interleave(shot), query)
+        probabilities = torch.softmax(scores.double() * fitted.confidence_.scale, dim=1)
+        assert np.allclose(fitted.predict_proba(NEW), probabilities.numpy(), atol=1e-4)
+
+    def test_the_number_of_shots_is_that_of_examples_per_class(self) -> None:
+        asked = []
+
+        class Noting(Method):
+            def classifier_for(self, shot: int) -> Any:
+                asked.append(shot)
+                return self.classifier
+
+        method = Noting(Embedding(create_backbone("conv4"), AveragePool(64)), create_classifier("prototype"))
+        for count in (1, 5, 8):
+            labels = np.arange(count) % min(count, 2)
+            FewShotClassifier(backbone=method).fit(EXAMPLES[:count], labels)
+        assert asked == [1, 2, 4]
+
+    def test_a_named_classifier_replaces_that_of_the_run(self, runs: Callable[[str], Path]) -> None:
+        from deepbdc.training.run import load_run
+
+        run = runs("meta_deepbdc")
+        own, named = (FewShotClassifier(run, classifier=name).fit(EXAMPLES, LABELS) for name in (None, "logistic"))
+        embedding = load_run(run).method.embedding
+        bare = FewShotClassifier(embedding).fit(EXAMPLES, LABELS)
+        assert np.allclose(named.predict_proba(NEW), bare.predict_proba(NEW))
+        assert not np.allclose(named.predict_proba(NEW), own.predict_proba(NEW), atol=1e-3)
+        for fitted in (own, named):
+            again = FewShotClassifier.load(fitted.to_bytes())
+            assert again.classifier == fitted.classifier
+            assert np.array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))
+            assert np.allclose(
+                clone(again).fit(EXAMPLES, LABELS).predict_proba(NEW), fitted.predict_proba(NEW), atol=1e-6
+            )
+
+    def test_c_of_the_estimator_does_not_change_the_classifier_of_a_run(self, runs: Callable[[str], Path]) -> None:
+        one, other = (FewShotClassifier(runs("stl_deepbdc"), C=C).fit(EXAMPLES, LABELS) for C in (0.1, 10.0))
+        assert np.array_equal(one.predict_proba(NEW), other.predict_proba(NEW))
+
+    @pytest.mark.parametrize(
+        ("classifier", "name"),
+        [
+            (create_classifier("svm"), "SVMClassifier"),
+            (create_classifier("prototype", pool=BDCPool(64, reduce_to=8)), "PrototypeClassifier"),
+            (lambda support, labels, query: query, "function"),
+        ],
+        ids=["SVM", "feature maps", "function"],
+    )
+    def test_a_classifier_that_cannot_be_kept_is_refused(self, classifier: Any, name: str) -> None:
+        method = Method(Embedding(create_backbone("conv4"), AveragePool(64)), classifier)
+        with pytest.raises(UserError, match=rf'{name}, cannot be used here .* Give classifier="logistic"'):
+            FewShotClassifier(backbone=method).fit(EXAMPLES, LABELS)
+        assert len(FewShotClassifier(backbone=method, classifier="logistic").fit(EXAMPLES, LABELS).classes_) == 3
+
+    def test_a_method_of_ones_own_is_saved_with_all_its_weights(self) -> None:
+        def method(C: float) -> Method:
+            return LearntC(Embedding(create_backbone("conv4"), AveragePool(64)), C)
+
+        fitted = FewShotClassifier(method(0.01)).fit(EXAMPLES, LABELS)
+        content = fitted.to_bytes()
+        with pytest.raises(UserError, match="a network of your own"):
+            FewShotClassifier.load(content)
+        with pytest.raises(UserError, match="give the network itself"):
+            FewShotClassifier.load(content, backbone="efficientnet_lite0")
+        again = FewShotClassifier.load(content, backbone=method(100.0))
+        assert np.array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))
+        with pytest.raises(UserError, match=r"load\(path, backbone=method\)"):
+            FewShotClassifier.load(content, backbone=method(100.0).embedding)
+
+    def test_the_default_classifier_is_restored_even_if_a_method_is_given(self) -> None:
+        embedding = Embedding(create_backbone("conv4"), AveragePool(64))
+        fitted = FewShotClassifier(embedding).fit(EXAMPLES, LABELS)
+        method = Method(Embedding(create_backbone("conv4"), AveragePool(64)), create_classifier("prototype"))
+        again = FewShotClassifier.load(fitted.to_bytes(), backbone=method)
+        assert np.array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))
+        assert again.classifier is None
+
+    def test_loading_leaves_the_mode_of_a_network_as_it_is(self) -> None:
+        fitted = FewShotClassifier(mixed_modes(), size=64).fit(EXAMPLES, LABELS)
+        fresh = mixed_modes()
+        again = FewShotClassifier.load(fitted.to_bytes(), backbone=fresh)
+        assert [part.training for part in fresh.modules()] == MODES
+        assert np.array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))
 
 
 class TestFiles:
@@ -544,3 +683,16 @@ class TestONNX:
         assert rejected.tolist() == [answer.rejected for answer in fitted.classify(pictures)]
         (one, _) = session.run(None, {"images": batch[:1]})
         assert np.allclose(one, probabilities[:1], atol=1e-4)
+
+    def test_the_export_leaves_the_mode_of_a_network_as_it_is(self, tmp_path: Path) -> None:
+        import onnxruntime
+
+        network = mixed_modes()
+        fitted = FewShotClassifier(network, size=64).fit(EXAMPLES, LABELS)
+        fitted.to_onnx(tmp_path / "own.onnx")
+        assert [part.training for part in network.modules()] == MODES
+        session = onnxruntime.InferenceSession(str(tmp_path / "own.onnx"), providers=["CPUExecutionProvider"])
+        resized = [np.asarray(image.resize((64, 64), Image.Resampling.BILINEAR)) for image in NEW]
+        batch = np.stack(resized).transpose(0, 3, 1, 2).astype(np.float32) / 255
+        first, second = (session.run(None, {"images": batch})[0] for _ in range(2))
+        assert np.array_equal(first, second), "dropout is off in the exported model"

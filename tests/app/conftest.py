@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from deepbdc import FewShotClassifier
-from deepbdc.app.limits import Limits
+from deepbdc.app.limits import AppLimits
 from deepbdc.app.protection import Door
 from deepbdc.app.server import Service, create_app
 from tests.app.browsing import running_server
@@ -61,8 +61,8 @@ def serve(template: FewShotClassifier) -> Iterator[Serve]:
     """Make a server, and give clients for it: each has cookies of its own."""
     with ExitStack() as stack:
 
-        def clients(limits: Limits | None = None, token: str | None = None) -> Callable[[], TestClient]:
-            server = create_app(Service(template, limits or Limits(), Door("127.0.0.1", 7860, token)))
+        def clients(limits: AppLimits | None = None, token: str | None = None) -> Callable[[], TestClient]:
+            server = create_app(Service(template, limits or AppLimits(), Door("127.0.0.1", 7860, token)))
             return lambda: stack.enter_context(closing(TestClient(server, base_url="http://127.0.0.1:7860")))
 
         yield clients
@@ -72,7 +72,7 @@ def serve(template: FewShotClassifier) -> Iterator[Serve]:
 def visiting(serve: Serve) -> Visiting:
     """Visit a new server of these limits, or the one of another visitor."""
 
-    def visit(beside: Visit | None = None, limits: Limits | None = None) -> Visit:
+    def visit(beside: Visit | None = None, limits: AppLimits | None = None) -> Visit:
         client = serve(limits) if beside is None else beside.another_client
         return Visit(client(), client)
 

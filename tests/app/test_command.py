@@ -5,8 +5,10 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 
+from deepbdc import FewShotClassifier
 from deepbdc.app.protection import Door
 from deepbdc.commands.app import _address, _service, app
 from tests.app.drawing import picture
@@ -16,7 +18,7 @@ from tests.app.drawing import picture
     ("options", "message"),
     [
         ({"host": "0.0.0.0"}, "--host 0.0.0.0 lets others reach this page: give --token auto"),
-        ({"host": "0.0.0.0", "token": "short"}, "the token has 5 characters: it needs 12 to 200"),
+        ({"host": "0.0.0.0", "token": "short"}, "the token has 5 characters: it must have 12 to 200"),
         ({"examples": "no/such/folder", "port": 0}, "there is no no/such/folder"),
         ({"host": "no.such.host.invalid", "token": "auto"}, "cannot listen at no.such.host.invalid"),
         ({"port": 99999}, "choose another --port"),
@@ -56,6 +58,21 @@ def test_every_visitor_begins_with_the_given_examples(tmp_path: Path) -> None:
     (image,) = service.template.embed([picture("disc", 2)])
     other.add_picture(image, None)
     assert [prediction.label for prediction in other.predictions().values()] == ["disc"]
+
+
+def test_visitors_use_the_own_classifier_of_a_saved_run(tmp_path: Path) -> None:
+    from deepbdc.training.run import train
+    from tests.training import tiny
+
+    train(tiny.recipe("meta_deepbdc"), tmp_path / "run", data=tiny.write_data(tmp_path / "tiny.npz"), quiet=True)
+    examples = [picture("disc", 1), picture("disc", 2), picture("stripes", 1), picture("stripes", 2)]
+    labels = ["disc", "disc", "stripes", "stripes"]
+    fitted = FewShotClassifier(tmp_path / "run").fit(examples, labels)
+    fitted.save(tmp_path / "saved.safetensors")
+    service = _service(Door("127.0.0.1", 7860), str(tmp_path / "saved.safetensors"))
+    _, visitor = service.visitors.welcome()
+    asked = [picture("disc", 3), picture("stripes", 3)]
+    assert np.array_equal(visitor.classifier().predict_proba(asked), fitted.predict_proba(asked))
 
 
 def test_an_endless_upload_is_stopped_on_its_way(address: str) -> None:

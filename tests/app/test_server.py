@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from deepbdc import FewShotClassifier, weight_files
-from deepbdc.app.limits import Limits
+from deepbdc.app.limits import AppLimits
 from tests.app.conftest import Visit, Visiting
 from tests.app.drawing import picture
 
@@ -138,7 +138,7 @@ def test_a_bad_file_is_named_and_the_good_ones_stay(visit: Visit, content: bytes
 
 
 def test_limits(visiting: Visiting) -> None:
-    visit = visiting(limits=Limits(pictures=2, classes=1, file_bytes=5000, pixels=96 * 96, message_bytes=300))
+    visit = visiting(limits=AppLimits(pictures=2, classes=1, file_bytes=5000, pixels=96 * 96, message_bytes=300))
     class_id = visit.add_class("disc", picture("disc", 1))
     assert "1 classes already" in visit.client.post("/api/classes", json={"name": "b"}).json()["error"]
     many_pixels = visit.upload(picture("disc", 1, side=97), "wide.png")
@@ -154,7 +154,7 @@ def test_limits(visiting: Visiting) -> None:
 
 
 def test_a_body_without_a_length_is_counted(visiting: Visiting) -> None:
-    visit = visiting(limits=Limits(file_bytes=5000))
+    visit = visiting(limits=AppLimits(file_bytes=5000))
     answer = visit.upload(b"\0" * 1000 for _ in range(6))
     assert answer.status_code == 413
     assert "larger than 5 KB" in answer.json()["error"]

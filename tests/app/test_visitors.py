@@ -3,7 +3,7 @@
 import pytest
 
 from deepbdc import FewShotClassifier
-from deepbdc.app.limits import Limits
+from deepbdc.app.limits import AppLimits
 from deepbdc.app.visitor import Visitor, distinct_names
 from deepbdc.app.visitors import Visitors
 from tests.app.drawing import picture
@@ -24,7 +24,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def visitors(template: FewShotClassifier, clock: Clock) -> Visitors:
-    limits = Limits(visitors=3, idle_seconds=60, fitted=1)
+    limits = AppLimits(visitors=3, idle_seconds=60, fitted=1)
     return Visitors(lambda: Visitor(template, limits), limits, clock)
 
 
@@ -82,7 +82,7 @@ def test_only_the_latest_keep_what_was_learnt_and_others_learn_it_again(
 
 def test_a_visitor_begins_with_the_examples_of_the_server(template: FewShotClassifier) -> None:
     (image,) = template.embed([picture("disc", 1)])
-    visitor = Visitor(template, Limits(), [(image, "disc")])
+    visitor = Visitor(template, AppLimits(), [(image, "disc")])
     assert not visitor.touched
     visitor.add_class("other")
     assert visitor.touched
@@ -99,7 +99,7 @@ def test_names_of_classes_become_distinct_and_short() -> None:
 
 def test_examples_whose_classes_differ_in_case_only(template: FewShotClassifier) -> None:
     images = template.embed([picture("disc", 0), picture("stripes", 0)])
-    visitor = Visitor(template, Limits(), list(zip(images, ["Apple", "apple"], strict=True)))
+    visitor = Visitor(template, AppLimits(), list(zip(images, ["Apple", "apple"], strict=True)))
     assert list(visitor.classes.values()) == ["Apple", "apple (2)"]
     visitor.replace(list(zip(images, ["pear", "Pear"], strict=True)))
     assert list(visitor.classes.values()) == ["pear", "Pear (2)"]

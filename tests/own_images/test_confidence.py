@@ -92,6 +92,14 @@ def test_the_usual_scale_makes_up_for_the_size_of_scores() -> None:
     assert max(sureness) - min(sureness) < 0.08
 
 
+@pytest.mark.parametrize("similarity", ["euclidean", "inner_product"])
+def test_probabilities_do_not_depend_on_the_size_of_representations(similarity: str) -> None:
+    examples, labels = clusters([5] * 4, 1.0)
+    prototype = create_classifier("prototype", similarity=similarity)
+    small, large = (learn_confidence(prototype, size * examples, labels, 4).scale for size in (1, 1000))
+    assert large == pytest.approx(small / 1000**2, rel=0.02)
+
+
 def test_simulated_similarities_against_loops() -> None:
     examples, labels = clusters([3, 1, 2], 1.0)
     unit = torch.nn.functional.normalize(examples, dim=1)
