@@ -134,7 +134,7 @@ class TestFolders:
             fitted.predict(mixed[:2])
 
     def test_many_files_are_read_in_batches(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """No more than the batch that is computed and the one that is read are in memory."""
+        """Only the batch in the network and the batch that is being read are in memory."""
         from deepbdc.own_images import pictures
 
         fitted = FewShotClassifier(batch_size=4).fit(EXAMPLES, LABELS)
@@ -157,7 +157,7 @@ class TestLearning:
         fitted = FewShotClassifier().fit([embedded[index] for index in chosen], [LABELS[index] for index in chosen])
         assert (fitted.predict(NEW) == NEW_LABELS).sum() >= right
 
-    def test_one_class_tells_it_from_others(self, embedded: list[EmbeddedImage]) -> None:
+    def test_one_class_is_told_apart_from_none_of_these(self, embedded: list[EmbeddedImage]) -> None:
         fitted = FewShotClassifier().fit(embedded[:3], LABELS[:3])
         assert fitted.predict([NEW[0], NEW[2]]).tolist() == ["circle", "circle"]
         assert fitted.predict([NEW[0], NEW[2]], reject=True).tolist() == ["circle", NONE_OF_THESE]
@@ -182,7 +182,7 @@ class TestLearning:
         assert len(fitted.classes_) == 100
         assert fitted.score(many[1::2], labels[1::2]) > 0.95
 
-    def test_duplicates_count_once_and_contradictions_are_said(self, embedded: list[EmbeddedImage]) -> None:
+    def test_duplicates_count_once_and_contradictory_labels_warn(self, embedded: list[EmbeddedImage]) -> None:
         plain = FewShotClassifier().fit(embedded, LABELS)
         with pytest.warns(UserWarning, match="the same picture as image 0: it counts once"):
             doubled = FewShotClassifier().fit([*embedded, embedded[0]], [*LABELS, LABELS[0]])
@@ -191,7 +191,7 @@ class TestLearning:
         with pytest.warns(UserWarning, match="one is labelled stripes and the other circle"):
             FewShotClassifier().fit([*embedded, embedded[0]], [*LABELS, "stripes"])
 
-    def test_partial_fit_is_fit_with_all(self, embedded: list[EmbeddedImage]) -> None:
+    def test_partial_fit_equals_fit_with_all_examples(self, embedded: list[EmbeddedImage]) -> None:
         grown = FewShotClassifier().fit(embedded[:5], LABELS[:5])
         assert len(grown.classes_) == 2
         grown.partial_fit(embedded[5:], LABELS[5:])
@@ -201,11 +201,11 @@ class TestLearning:
         first = FewShotClassifier().partial_fit(embedded, LABELS)
         assert np.allclose(first.predict_proba(NEW), whole.predict_proba(NEW))
 
-    def test_partial_fit_with_longer_names_keeps_them_whole(self, embedded: list[EmbeddedImage]) -> None:
+    def test_partial_fit_does_not_cut_longer_names(self, embedded: list[EmbeddedImage]) -> None:
         grown = FewShotClassifier().fit(embedded[:3], ["a"] * 3).partial_fit(embedded[3:6], ["a much longer name"] * 3)
         assert grown.classes_.tolist() == ["a", "a much longer name"]
 
-    def test_partial_fit_refuses_another_kind_of_labels(self, embedded: list[EmbeddedImage]) -> None:
+    def test_partial_fit_refuses_labels_of_another_type(self, embedded: list[EmbeddedImage]) -> None:
         grown = FewShotClassifier().fit(embedded[:3], LABELS[:3])
         with pytest.raises(ValueError, match="all of one type"):
             grown.partial_fit(embedded[3:4], [7])
@@ -259,13 +259,13 @@ class TestLearning:
         with pytest.raises(ValueError, match=message):
             FewShotClassifier(**settings).fit(EXAMPLES[:2], LABELS[:2])
 
-    def test_a_text_is_not_a_list_of_labels(self, embedded: list[EmbeddedImage]) -> None:
+    def test_a_single_text_is_not_a_list_of_labels(self, embedded: list[EmbeddedImage]) -> None:
         with pytest.raises(ValueError, match="the single text 'robin'"):
             FewShotClassifier().fit(embedded[:5], "robin")
         grown = FewShotClassifier().fit(embedded[:3], LABELS[:3]).partial_fit(embedded[4], "stripes")
         assert grown.classes_.tolist() == ["circle", "stripes"]
 
-    def test_labels_of_numpy_and_of_python_may_be_mixed(self, embedded: list[EmbeddedImage]) -> None:
+    def test_labels_may_mix_numpy_and_python_types(self, embedded: list[EmbeddedImage]) -> None:
         labels = [*np.array(LABELS[:4]), *LABELS[4:]]
         assert len(FewShotClassifier().fit(embedded, labels).classes_) == 3
         grown = (
@@ -273,7 +273,7 @@ class TestLearning:
         )
         assert grown.classes_.tolist() == [1, 2, 300]
 
-    def test_contradictions_count_once_for_each_label(self, embedded: list[EmbeddedImage]) -> None:
+    def test_a_picture_with_two_labels_counts_once_per_label(self, embedded: list[EmbeddedImage]) -> None:
         one = embedded[0]
         with pytest.warns(UserWarning, match="same picture"):
             fitted = FewShotClassifier().fit([one, one, one, embedded[1]], ["a", "b", "b", "b"])
@@ -286,7 +286,7 @@ class TestLearning:
         assert fitted.score(NEW, NEW_LABELS) > 0.6
 
     def test_extremely_long_pictures(self, fitted: FewShotClassifier) -> None:
-        """They are neither enlarged to gigabytes, nor do they stop the others."""
+        """Pictures that are extremely long are not enlarged to gigabytes, and raise no error."""
         for size in ((1, 60_000), (60_000, 1), (3, 20_000)):
             assert len(fitted.predict([Image.new("RGB", size, "red")])) == 1
             assert fitted.explain(Image.new("RGB", size, "red")).heat.any()
@@ -315,7 +315,7 @@ class TestScikitLearn:
         search = GridSearchCV(FewShotClassifier(), {"C": [0.1, 10.0]}, cv=3).fit(embedded, LABELS)
         assert search.predict(NEW).tolist() == NEW_LABELS
 
-    def test_embedded_pictures_serve_for_any_pooling(self, embedded: list[EmbeddedImage]) -> None:
+    def test_embedded_pictures_can_be_used_with_any_pooling(self, embedded: list[EmbeddedImage]) -> None:
         search = GridSearchCV(FewShotClassifier(), {"pool": ["bdc", "average"]}, cv=3).fit(embedded, LABELS)
         assert search.cv_results_["mean_test_score"].min() > 0.6
 
@@ -361,7 +361,7 @@ class TestNetworks:
         assert np.allclose(again.predict_proba(NEW), fitted.predict_proba(NEW))
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-    def test_a_network_of_ones_own_stays_as_it_is(self, dtype: torch.dtype) -> None:
+    def test_fitting_does_not_change_a_network_of_ones_own(self, dtype: torch.dtype) -> None:
         network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5, stride=4), torch.nn.BatchNorm2d(8)).to(dtype)
         fitted = FewShotClassifier(backbone=network, size=64).fit(EXAMPLES, LABELS)
         assert network.training
@@ -386,7 +386,7 @@ class TestNetworks:
             FewShotClassifier(backbone=3).fit(EXAMPLES[:2], LABELS[:2])
 
     def test_a_timm_model(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With random weights, as tests have no network: what matters is how it is asked for."""
+        """Tests have no internet, so the weights are random. What matters is that pretrained weights are requested."""
         asked = {}
         original = create_backbone
 
@@ -551,7 +551,7 @@ class TestRuns:
 
 
 class TestFiles:
-    def test_saved_and_loaded_it_is_the_same(self, fitted: FewShotClassifier, tmp_path: Path) -> None:
+    def test_a_loaded_classifier_equals_the_saved_one(self, fitted: FewShotClassifier, tmp_path: Path) -> None:
         fitted.save(tmp_path / "drawn.safetensors")
         again = FewShotClassifier.load(tmp_path / "drawn.safetensors")
         assert np.array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))
@@ -589,7 +589,7 @@ class TestFiles:
         assert header["labels"] == LABELS
         assert header["embedding"]["name"] == "efficientnet_lite0"
 
-    def test_loading_says_nothing_of_duplicates_again(self, embedded: list[EmbeddedImage]) -> None:
+    def test_loading_does_not_warn_of_duplicates_again(self, embedded: list[EmbeddedImage]) -> None:
         with pytest.warns(UserWarning, match="counts once"):
             fitted = FewShotClassifier().fit([embedded[0], *embedded], [LABELS[0], *LABELS])
         with warnings.catch_warnings():
@@ -603,7 +603,7 @@ class TestFiles:
         with pytest.raises(FileNotFoundError, match="there is no file"):
             FewShotClassifier.load(tmp_path / "missing.safetensors")
 
-    def test_before_the_fit_there_is_nothing_to_save(self) -> None:
+    def test_saving_and_predicting_need_a_fit(self) -> None:
         from sklearn.exceptions import NotFittedError
 
         for call in (lambda: FewShotClassifier().to_bytes(), lambda: FewShotClassifier().predict(NEW)):
@@ -613,7 +613,7 @@ class TestFiles:
 
 class TestExplanations:
     def test_the_evidence_lies_where_the_object_is(self, fitted: FewShotClassifier) -> None:
-        """A circle in one half of an empty picture: the other half says less."""
+        """With a circle in one half of an empty picture, the other half has less evidence."""
         for mirrored in (False, True):
             picture = Image.new("RGB", (192, 192), (230, 230, 230))
             picture.paste(draw("circle", 4), (96 if mirrored else 0, 48))
@@ -650,7 +650,7 @@ class TestExplanations:
         explanation = fitted.explain(Image.new("RGB", (300, 100), "red"))
         assert explanation.overlay().size == explanation.picture.size == (224, 75)
         assert explanation.heat.shape == (75, 224)
-        assert not explanation.heat[:, :70].any()  # cropped away, so without a say
+        assert not explanation.heat[:, :70].any()  # this part is cropped away
         explanation.save(tmp_path / "why.png")
         assert Image.open(tmp_path / "why.png").width > 500
 

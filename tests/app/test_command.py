@@ -24,12 +24,12 @@ from tests.app.drawing import picture
         ({"port": 99999}, "choose another --port"),
     ],
 )
-def test_mistakes_end_in_words(options: dict[str, object], message: str) -> None:
+def test_mistakes_are_explained(options: dict[str, object], message: str) -> None:
     with pytest.raises(SystemExit, match=message):
         app(**options)  # type: ignore[arg-type]
 
 
-def test_a_port_that_is_taken_ends_in_words() -> None:
+def test_a_port_that_is_in_use_is_explained() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit, match="choose another --port"):
         app(port=taken.getsockname()[1])
 
@@ -40,7 +40,7 @@ def test_the_printed_address() -> None:
     assert _address(Door("0.0.0.0", 80, "secret")) == f"http://{socket.gethostname()}:80/?token=secret"
 
 
-def test_every_visitor_begins_with_the_given_examples(tmp_path: Path) -> None:
+def test_every_visitor_starts_with_the_given_examples(tmp_path: Path) -> None:
     for kind in ("disc", "stripes"):
         (tmp_path / kind).mkdir()
         (tmp_path / kind / "one.png").write_bytes(picture(kind, 1))
@@ -75,7 +75,7 @@ def test_visitors_use_the_own_classifier_of_a_saved_run(tmp_path: Path) -> None:
     assert np.array_equal(visitor.classifier().predict_proba(asked), fitted.predict_proba(asked))
 
 
-def test_an_endless_upload_is_stopped_on_its_way(address: str) -> None:
+def test_an_endless_upload_is_stopped(address: str) -> None:
     host, port = urlsplit(address).hostname, urlsplit(address).port
     connection = http.client.HTTPConnection(str(host), port, timeout=20)
     connection.request("GET", "/api/state")
