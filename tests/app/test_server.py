@@ -68,9 +68,7 @@ def test_classes_are_renamed_and_removed(visit: Visit) -> None:
         assert visit.client.post("/api/classes", json={"name": name}).status_code == status
     state = visit.client.delete(f"/api/classes/{disc}").json()
     assert [entry["name"] for entry in state["classes"]] == ["blue lines"]
-    assert [entry["id"] for entry in state["to_classify"]] == [asked["id"]], (
-        "a picture that was to be classified is so again"
-    )
+    assert [entry["id"] for entry in state["to_classify"]] == [asked["id"]], "it is to be classified again"
     assert visit.client.delete(f"/api/classes/{disc}").status_code == 404
 
 

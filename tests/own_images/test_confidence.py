@@ -42,7 +42,7 @@ def test_held_out_scores_come_from_a_fit_to_the_other_examples() -> None:
         1,
         0,
         1,
-    ]  # a single example is never held out; each fold holds one example of every other class
+    ]  # class 2 keeps its only example
     without = torch.tensor([1, 3, 4])
     assert torch.allclose(scores[:2], LOGISTIC(examples[without], labels[without], examples[[0, 2]]), atol=1e-5)
 
