@@ -24,11 +24,12 @@ from deepbdc.classifiers import create_classifier
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.embedding import Embedding
 from deepbdc.episodes import Episodes, sample_episodes
-from deepbdc.estimator import EmbeddedImage, fingerprint
+from deepbdc.estimator import EmbeddedImage
 from deepbdc.evaluation import EvaluationResult, evaluate
 from deepbdc.feature_bank import FeatureBank, build_bank, weights_fingerprint
 from deepbdc.methods import Method
 from deepbdc.own_images.networks import find_embedding
+from deepbdc.own_images.reading import map_fingerprint
 from measure import verdict
 
 RESULTS = Path(__file__).parent / "results" / "own_images.txt"
@@ -115,7 +116,7 @@ def pooling(name: str, maps: FeatureBank, test: Dataset, val: Dataset, episodes:
 
 def as_embedded(maps: FeatureBank) -> list[EmbeddedImage]:
     """The images of a bank of feature maps, in the form that `FewShotClassifier` accepts."""
-    network = fingerprint(find_embedding("efficientnet_lite0", None, None, "cpu"))
+    network = map_fingerprint(find_embedding("efficientnet_lite0", None, None, "cpu"))
     return [EmbeddedImage(str(index), row, str(index).encode(), network) for index, row in enumerate(maps.features)]
 
 

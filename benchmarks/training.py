@@ -18,14 +18,14 @@ from typing import TextIO
 
 import numpy as np
 import torch
+from deepbdc.training.batches import Batch, Batches, Images, Process
+from deepbdc.training.recipe import load_recipe
+from deepbdc.training.stages import Task, build_batches, build_task, stages_of
 from torch.optim import SGD
 
 from deepbdc._memory import keep_freed_memory
 from deepbdc.data.dataset import ArrayDataset
-from deepbdc.training.batches import Batch, Batches, Images, Process
 from deepbdc.training.optimiser import build_optimiser
-from deepbdc.training.recipe import load_recipe
-from deepbdc.training.stages import Task, build_batches, build_task, stages_of
 from measure import verdict
 
 CLASSES = 64

@@ -1,6 +1,6 @@
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,31 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from deepbdc import Embedding, FewShotClassifier, create_backbone
+from deepbdc import Embedding, FewShotClassifier, create_backbone, create_classifier
 from deepbdc.data.images import BadImage
+from deepbdc.errors import UserError
 from deepbdc.estimator import NONE_OF_THESE, EmbeddedImage
+from deepbdc.methods import Method
 from deepbdc.own_images import networks
-from deepbdc.pooling import BDCPool
+from deepbdc.pooling import AveragePool, BDCPool
 from tests.drawings import CLASSES, draw, examples, save
 
 EXAMPLES = [draw(kind, seed) for kind in CLASSES for seed in range(3)]
 LABELS = [kind for kind in CLASSES for _ in range(3)]
 NEW = [draw(kind, seed) for kind in CLASSES for seed in (10, 11)]
 NEW_LABELS = [kind for kind in CLASSES for _ in range(2)]
+
+
+MODES = [True, True, False, True]
+"""Training modes of the parts of `mixed_modes`."""
+
+
+def mixed_modes() -> torch.nn.Module:
+    """A network in training mode with frozen batch norm."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5, stride=4), torch.nn.BatchNorm2d(8), torch.nn.Dropout(0.5))
+    network[1].eval()
+    return network
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -120,7 +134,7 @@ class TestFolders:
             fitted.predict(mixed[:2])
 
     def test_many_files_are_read_in_batches(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """No more than the batch that is computed and the one that is read are in memory."""
+        """Only the batch in the network and the batch that is being read are in memory."""
         from deepbdc.own_images import pictures
 
         fitted = FewShotClassifier(batch_size=4).fit(EXAMPLES, LABELS)
@@ -143,7 +157,7 @@ class TestLearning:
         fitted = FewShotClassifier().fit([embedded[index] for index in chosen], [LABELS[index] for index in chosen])
         assert (fitted.predict(NEW) == NEW_LABELS).sum() >= right
 
-    def test_one_class_tells_it_from_others(self, embedded: list[EmbeddedImage]) -> None:
+    def test_one_class_is_told_apart_from_none_of_these(self, embedded: list[EmbeddedImage]) -> None:
         fitted = FewShotClassifier().fit(embedded[:3], LABELS[:3])
         assert fitted.predict([NEW[0], NEW[2]]).tolist() == ["circle", "circle"]
         assert fitted.predict([NEW[0], NEW[2]], reject=True).tolist() == ["circle", NONE_OF_THESE]
@@ -168,7 +182,7 @@ class TestLearning:
         assert len(fitted.classes_) == 100
         assert fitted.score(many[1::2], labels[1::2]) > 0.95
 
-    def test_duplicates_count_once_and_contradictions_are_said(self, embedded: list[EmbeddedImage]) -> None:
+    def test_duplicates_count_once_and_contradictory_labels_warn(self, embedded: list[EmbeddedImage]) -> None:
         plain = FewShotClassifier().fit(embedded, LABELS)
         with pytest.warns(UserWarning, match="the same picture as image 0: it counts once"):
             doubled = FewShotClassifier().fit([*embedded, embedded[0]], [*LABELS, LABELS[0]])
@@ -177,7 +191,7 @@ class TestLearning:
         with pytest.warns(UserWarning, match="one is labelled stripes and the other circle"):
             FewShotClassifier().fit([*embedded, embedded[0]], [*LABELS, "stripes"])
 
-    def test_partial_fit_is_fit_with_all(self, embedded: list[EmbeddedImage]) -> None:
+    def test_partial_fit_equals_fit_with_all_examples(self, embedded: list[EmbeddedImage]) -> None:
         grown = FewShotClassifier().fit(embedded[:5], LABELS[:5])
         assert len(grown.classes_) == 2
         grown.partial_fit(embedded[5:], LABELS[5:])
@@ -187,11 +201,11 @@ class TestLearning:
         first = FewShotClassifier().partial_fit(embedded, LABELS)
         assert np.allclose(first.predict_proba(NEW), whole.predict_proba(NEW))
 
-    def test_partial_fit_with_longer_names_keeps_them_whole(self, embedded: list[EmbeddedImage]) -> None:
+    def test_partial_fit_does_not_cut_longer_names(self, embedded: list[EmbeddedImage]) -> None:
         grown = FewShotClassifier().fit(embedded[:3], ["a"] * 3).partial_fit(embedded[3:6], ["a much longer name"] * 3)
         assert grown.classes_.tolist() == ["a", "a much longer name"]
 
-    def test_partial_fit_refuses_another_kind_of_labels(self, embedded: list[EmbeddedImage]) -> None:
+    def test_partial_fit_refuses_labels_of_another_type(self, embedded: list[EmbeddedImage]) -> None:
         grown = FewShotClassifier().fit(embedded[:3], LABELS[:3])
         with pytest.raises(ValueError, match="all of one type"):
             grown.partial_fit(embedded[3:4], [7])
@@ -235,7 +249,7 @@ class TestLearning:
             ({"classifier": "svm"}, "votes"),
             ({"classifier": "logistical"}, "did you mean|Known"),
             ({"C": -1}, "C must be"),
-            ({"backbone": "conv4"}, "knows nothing yet"),
+            ({"backbone": "conv4"}, "has no trained weights"),
             ({"backbone": "efficientnet_lite1"}, "no backbone"),
             ({"backbone": "timm/tf_efficientnet_lite"}, "did you mean"),
             ({"batch_size": 0}, "batch_size"),
@@ -245,13 +259,13 @@ class TestLearning:
         with pytest.raises(ValueError, match=message):
             FewShotClassifier(**settings).fit(EXAMPLES[:2], LABELS[:2])
 
-    def test_a_text_is_not_a_list_of_labels(self, embedded: list[EmbeddedImage]) -> None:
+    def test_a_single_text_is_not_a_list_of_labels(self, embedded: list[EmbeddedImage]) -> None:
         with pytest.raises(ValueError, match="the single text 'robin'"):
             FewShotClassifier().fit(embedded[:5], "robin")
         grown = FewShotClassifier().fit(embedded[:3], LABELS[:3]).partial_fit(embedded[4], "stripes")
         assert grown.classes_.tolist() == ["circle", "stripes"]
 
-    def test_labels_of_numpy_and_of_python_may_be_mixed(self, embedded: list[EmbeddedImage]) -> None:
+    def test_labels_may_mix_numpy_and_python_types(self, embedded: list[EmbeddedImage]) -> None:
         labels = [*np.array(LABELS[:4]), *LABELS[4:]]
         assert len(FewShotClassifier().fit(embedded, labels).classes_) == 3
         grown = (
@@ -259,7 +273,7 @@ class TestLearning:
         )
         assert grown.classes_.tolist() == [1, 2, 300]
 
-    def test_contradictions_count_once_for_each_label(self, embedded: list[EmbeddedImage]) -> None:
+    def test_a_picture_with_two_labels_counts_once_per_label(self, embedded: list[EmbeddedImage]) -> None:
         one = embedded[0]
         with pytest.warns(UserWarning, match="same picture"):
             fitted = FewShotClassifier().fit([one, one, one, embedded[1]], ["a", "b", "b", "b"])
@@ -272,7 +286,7 @@ class TestLearning:
         assert fitted.score(NEW, NEW_LABELS) > 0.6
 
     def test_extremely_long_pictures(self, fitted: FewShotClassifier) -> None:
-        """They are neither enlarged to gigabytes, nor do they stop the others."""
+        """Pictures that are extremely long are not enlarged to gigabytes, and raise no error."""
         for size in ((1, 60_000), (60_000, 1), (3, 20_000)):
             assert len(fitted.predict([Image.new("RGB", size, "red")])) == 1
             assert fitted.explain(Image.new("RGB", size, "red")).heat.any()
@@ -301,7 +315,7 @@ class TestScikitLearn:
         search = GridSearchCV(FewShotClassifier(), {"C": [0.1, 10.0]}, cv=3).fit(embedded, LABELS)
         assert search.predict(NEW).tolist() == NEW_LABELS
 
-    def test_embedded_pictures_serve_for_any_pooling(self, embedded: list[EmbeddedImage]) -> None:
+    def test_embedded_pictures_can_be_used_with_any_pooling(self, embedded: list[EmbeddedImage]) -> None:
         search = GridSearchCV(FewShotClassifier(), {"pool": ["bdc", "average"]}, cv=3).fit(embedded, LABELS)
         assert search.cv_results_["mean_test_score"].min() > 0.6
 
@@ -347,7 +361,7 @@ class TestNetworks:
         assert np.allclose(again.predict_proba(NEW), fitted.predict_proba(NEW))
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-    def test_a_network_of_ones_own_stays_as_it_is(self, dtype: torch.dtype) -> None:
+    def test_fitting_does_not_change_a_network_of_ones_own(self, dtype: torch.dtype) -> None:
         network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5, stride=4), torch.nn.BatchNorm2d(8)).to(dtype)
         fitted = FewShotClassifier(backbone=network, size=64).fit(EXAMPLES, LABELS)
         assert network.training
@@ -372,7 +386,7 @@ class TestNetworks:
             FewShotClassifier(backbone=3).fit(EXAMPLES[:2], LABELS[:2])
 
     def test_a_timm_model(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With random weights, as tests have no network: what matters is how it is asked for."""
+        """Tests have no internet, so the weights are random. What matters is that pretrained weights are requested."""
         asked = {}
         original = create_backbone
 
@@ -393,12 +407,39 @@ class TestNetworks:
         with pytest.raises(ValueError, match="its own pooling"):
             FewShotClassifier(backbone=embedding, pool="average").fit(EXAMPLES[:2], LABELS[:2])
 
-    def test_a_trained_run(self, tmp_path: Path) -> None:
-        from deepbdc.training.run import load_run, train
-        from tests.training import tiny
 
-        run = tmp_path / "run"
-        train(tiny.recipe("stl_deepbdc"), run, data=tiny.write_data(tmp_path / "tiny.npz"), quiet=True)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Train a tiny run of a method, once per method."""
+    from deepbdc.training.run import train
+    from tests.training import tiny
+
+    folder = tmp_path_factory.mktemp("runs")
+
+    def run(method: str) -> Path:
+        if not (folder / method).exists():
+            train(tiny.recipe(method), folder / method, data=tiny.write_data(folder / "tiny.npz"), quiet=True)
+        return folder / method
+
+    return run
+
+
+class LearntC(Method):
+    """Its classifier depends on a number that is saved with the method, but is not part of the embedding."""
+
+    def __init__(self, embedding: Embedding, C: float) -> None:
+        super().__init__(embedding, create_classifier("logistic"))
+        self.register_buffer("C", torch.tensor(C))
+
+    def classifier_for(self, shot: int) -> Any:
+        return create_classifier("logistic", C=float(self.C))
+
+
+class TestRuns:
+    def test_a_trained_run_is_saved_and_loaded(self, tmp_path: Path, runs: Callable[[str], Path]) -> None:
+        from deepbdc.training.run import load_run
+
+        run = runs("stl_deepbdc")
         fitted = FewShotClassifier(backbone=str(run)).fit(EXAMPLES, LABELS)
         assert fitted.embedding_.preprocessing == load_run(run).method.embedding.preprocessing
         fitted.save(tmp_path / "fitted.safetensors")
@@ -410,9 +451,107 @@ class TestNetworks:
         with pytest.raises(ValueError, match="no fitted classifier"):
             FewShotClassifier.load(run / "model.safetensors")
 
+    @pytest.mark.parametrize("method", ["meta_deepbdc", "protonet", "stl_deepbdc", "good_embed"])
+    @pytest.mark.parametrize("shot", [1, 3])
+    def test_a_run_uses_its_own_classifier(self, method: str, shot: int, runs: Callable[[str], Path]) -> None:
+        from deepbdc.training.run import load_run
+
+        chosen = [3 * place + number for place in range(3) for number in range(shot)]
+        images, labels = [EXAMPLES[index] for index in chosen], [LABELS[index] for index in chosen]
+        fitted = FewShotClassifier(backbone=runs(method)).fit(images, labels)
+        trained = load_run(runs(method)).method.for_shot(shot)
+        with torch.no_grad():
+            support, query = (
+                trained.embedding.represent(torch.stack([image.features for image in fitted.embed(given)])).flatten(1)
+                for given in (images, NEW)
+            )
+            scores = trained.classify(support, torch.arange(3).repeat_interleave(shot), query)
+        probabilities = torch.softmax(scores.double() * fitted.confidence_.scale, dim=1)
+        assert np.allclose(fitted.predict_proba(NEW), probabilities.numpy(), atol=1e-4)
+
+    def test_the_number_of_shots_is_that_of_examples_per_class(self) -> None:
+        asked = []
+
+        class Noting(Method):
+            def classifier_for(self, shot: int) -> Any:
+                asked.append(shot)
+                return self.classifier
+
+        method = Noting(Embedding(create_backbone("conv4"), AveragePool(64)), create_classifier("prototype"))
+        for count in (1, 5, 8):
+            labels = np.arange(count) % min(count, 2)
+            FewShotClassifier(backbone=method).fit(EXAMPLES[:count], labels)
+        assert asked == [1, 2, 4]
+
+    def test_a_named_classifier_replaces_that_of_the_run(self, runs: Callable[[str], Path]) -> None:
+        from deepbdc.training.run import load_run
+
+        run = runs("meta_deepbdc")
+        own, named = (FewShotClassifier(run, classifier=name).fit(EXAMPLES, LABELS) for name in (None, "logistic"))
+        embedding = load_run(run).method.embedding
+        bare = FewShotClassifier(embedding).fit(EXAMPLES, LABELS)
+        assert np.allclose(named.predict_proba(NEW), bare.predict_proba(NEW))
+        assert not np.allclose(named.predict_proba(NEW), own.predict_proba(NEW), atol=1e-3)
+        for fitted in (own, named):
+            again = FewShotClassifier.load(fitted.to_bytes())
+            assert again.classifier == fitted.classifier
+            assert np.array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))
+            assert np.allclose(
+                clone(again).fit(EXAMPLES, LABELS).predict_proba(NEW), fitted.predict_proba(NEW), atol=1e-6
+            )
+
+    def test_c_of_the_estimator_does_not_change_the_classifier_of_a_run(self, runs: Callable[[str], Path]) -> None:
+        one, other = (FewShotClassifier(runs("stl_deepbdc"), C=C).fit(EXAMPLES, LABELS) for C in (0.1, 10.0))
+        assert np.array_equal(one.predict_proba(NEW), other.predict_proba(NEW))
+
+    @pytest.mark.parametrize(
+        ("classifier", "name"),
+        [
+            (create_classifier("svm"), "SVMClassifier"),
+            (create_classifier("prototype", pool=BDCPool(64, reduce_to=8)), "PrototypeClassifier"),
+            (lambda support, labels, query: query, "function"),
+        ],
+        ids=["SVM", "feature maps", "function"],
+    )
+    def test_a_classifier_that_cannot_be_kept_is_refused(self, classifier: Any, name: str) -> None:
+        method = Method(Embedding(create_backbone("conv4"), AveragePool(64)), classifier)
+        with pytest.raises(UserError, match=rf'{name}, cannot be used here .* Give classifier="logistic"'):
+            FewShotClassifier(backbone=method).fit(EXAMPLES, LABELS)
+        assert len(FewShotClassifier(backbone=method, classifier="logistic").fit(EXAMPLES, LABELS).classes_) == 3
+
+    def test_a_method_of_ones_own_is_saved_with_all_its_weights(self) -> None:
+        def method(C: float) -> Method:
+            return LearntC(Embedding(create_backbone("conv4"), AveragePool(64)), C)
+
+        fitted = FewShotClassifier(method(0.01)).fit(EXAMPLES, LABELS)
+        content = fitted.to_bytes()
+        with pytest.raises(UserError, match="a network of your own"):
+            FewShotClassifier.load(content)
+        with pytest.raises(UserError, match="give the network itself"):
+            FewShotClassifier.load(content, backbone="efficientnet_lite0")
+        again = FewShotClassifier.load(content, backbone=method(100.0))
+        assert np.array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))
+        with pytest.raises(UserError, match=r"load\(path, backbone=method\)"):
+            FewShotClassifier.load(content, backbone=method(100.0).embedding)
+
+    def test_the_default_classifier_is_restored_even_if_a_method_is_given(self) -> None:
+        embedding = Embedding(create_backbone("conv4"), AveragePool(64))
+        fitted = FewShotClassifier(embedding).fit(EXAMPLES, LABELS)
+        method = Method(Embedding(create_backbone("conv4"), AveragePool(64)), create_classifier("prototype"))
+        again = FewShotClassifier.load(fitted.to_bytes(), backbone=method)
+        assert np.array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))
+        assert again.classifier is None
+
+    def test_loading_leaves_the_mode_of_a_network_as_it_is(self) -> None:
+        fitted = FewShotClassifier(mixed_modes(), size=64).fit(EXAMPLES, LABELS)
+        fresh = mixed_modes()
+        again = FewShotClassifier.load(fitted.to_bytes(), backbone=fresh)
+        assert [part.training for part in fresh.modules()] == MODES
+        assert np.array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))
+
 
 class TestFiles:
-    def test_saved_and_loaded_it_is_the_same(self, fitted: FewShotClassifier, tmp_path: Path) -> None:
+    def test_a_loaded_classifier_equals_the_saved_one(self, fitted: FewShotClassifier, tmp_path: Path) -> None:
         fitted.save(tmp_path / "drawn.safetensors")
         again = FewShotClassifier.load(tmp_path / "drawn.safetensors")
         assert np.array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))
@@ -450,7 +589,7 @@ class TestFiles:
         assert header["labels"] == LABELS
         assert header["embedding"]["name"] == "efficientnet_lite0"
 
-    def test_loading_says_nothing_of_duplicates_again(self, embedded: list[EmbeddedImage]) -> None:
+    def test_loading_does_not_warn_of_duplicates_again(self, embedded: list[EmbeddedImage]) -> None:
         with pytest.warns(UserWarning, match="counts once"):
             fitted = FewShotClassifier().fit([embedded[0], *embedded], [LABELS[0], *LABELS])
         with warnings.catch_warnings():
@@ -464,7 +603,7 @@ class TestFiles:
         with pytest.raises(FileNotFoundError, match="there is no file"):
             FewShotClassifier.load(tmp_path / "missing.safetensors")
 
-    def test_before_the_fit_there_is_nothing_to_save(self) -> None:
+    def test_saving_and_predicting_need_a_fit(self) -> None:
         from sklearn.exceptions import NotFittedError
 
         for call in (lambda: FewShotClassifier().to_bytes(), lambda: FewShotClassifier().predict(NEW)):
@@ -474,7 +613,7 @@ class TestFiles:
 
 class TestExplanations:
     def test_the_evidence_lies_where_the_object_is(self, fitted: FewShotClassifier) -> None:
-        """A circle in one half of an empty picture: the other half says less."""
+        """With a circle in one half of an empty picture, the other half has less evidence."""
         for mirrored in (False, True):
             picture = Image.new("RGB", (192, 192), (230, 230, 230))
             picture.paste(draw("circle", 4), (96 if mirrored else 0, 48))
@@ -511,7 +650,7 @@ class TestExplanations:
         explanation = fitted.explain(Image.new("RGB", (300, 100), "red"))
         assert explanation.overlay().size == explanation.picture.size == (224, 75)
         assert explanation.heat.shape == (75, 224)
-        assert not explanation.heat[:, :70].any()  # cropped away, so without a say
+        assert not explanation.heat[:, :70].any()  # this part is cropped away
         explanation.save(tmp_path / "why.png")
         assert Image.open(tmp_path / "why.png").width > 500
 
@@ -544,3 +683,16 @@ class TestONNX:
         assert rejected.tolist() == [answer.rejected for answer in fitted.classify(pictures)]
         (one, _) = session.run(None, {"images": batch[:1]})
         assert np.allclose(one, probabilities[:1], atol=1e-4)
+
+    def test_the_export_leaves_the_mode_of_a_network_as_it_is(self, tmp_path: Path) -> None:
+        import onnxruntime
+
+        network = mixed_modes()
+        fitted = FewShotClassifier(network, size=64).fit(EXAMPLES, LABELS)
+        fitted.to_onnx(tmp_path / "own.onnx")
+        assert [part.training for part in network.modules()] == MODES
+        session = onnxruntime.InferenceSession(str(tmp_path / "own.onnx"), providers=["CPUExecutionProvider"])
+        resized = [np.asarray(image.resize((64, 64), Image.Resampling.BILINEAR)) for image in NEW]
+        batch = np.stack(resized).transpose(0, 3, 1, 2).astype(np.float32) / 255
+        first, second = (session.run(None, {"images": batch})[0] for _ in range(2))
+        assert np.array_equal(first, second), "dropout is off in the exported model"

@@ -1,4 +1,4 @@
-"""Every command and every block of Python in docs/own-images.md is run, in order, as it stands."""
+"""Runs every command and every block of Python in docs/own-images.md, in order and unchanged."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ DRAWN_AS = {"kingfisher": "circle", "heron": "stripes", "robin": "triangle"}
 
 
 def put_pictures(folder: Path) -> None:
-    """What a person does after having made the folders."""
+    """Fill the folders with pictures, as a person does after making them."""
     for name, kind in DRAWN_AS.items():
         for number in range(4):
             save(folder / "examples" / name / f"{number}.jpg", kind, number)
@@ -34,7 +34,7 @@ def put_pictures(folder: Path) -> None:
 
 
 def run_app(command: list[str]) -> None:
-    """Start the page, see that it answers, and stop it."""
+    """Start the web page, check that it answers, and stop it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -67,7 +67,7 @@ def run_command(line: str, folder: Path) -> None:
         main(command[1:])
 
 
-def test_the_page_as_it_stands(
+def test_all_commands_and_code_of_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -81,7 +81,7 @@ def test_the_page_as_it_stands(
                 run_command(line, tmp_path)
                 printed[line] = capsys.readouterr().out
 
-    # What the page promises.
+    # Check what the document promises.
     folders = {place.name: {file.name for file in place.iterdir()} for place in (tmp_path / "sorted").iterdir()}
     assert folders == {
         "kingfisher": {"1.jpg", "4.jpg"},
@@ -99,7 +99,7 @@ def test_the_page_as_it_stands(
     assert names["rejected"].tolist() == [answer.rejected for answer in own.classify(names["pictures"])]
 
 
-def test_the_page_has_all_that_it_should() -> None:
+def test_the_page_shows_the_installation_and_every_command() -> None:
     commands = [line for language, content in BLOCKS if language == "sh" for line in content.splitlines()]
     assert all(line in commands for line in INSTALLATION)
     used = {line.split()[1] for line in commands if line.startswith("deepbdc ")}

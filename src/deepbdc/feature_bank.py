@@ -18,11 +18,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from deepbdc._files import temporary, write_text
-<<<<<<< HEAD
 from deepbdc._fingerprint import weights_fingerprint
-=======
 from deepbdc._memory import usable_memory
->>>>>>> base
 from deepbdc._modes import evaluating
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.data.images import BadImage
@@ -157,13 +154,8 @@ def build_bank(
         shard: This process's share, when several embed together; each then has the whole bank.
     """
     weights = weights_fingerprint(embedding)
-<<<<<<< HEAD
-    budget = _memory() // 4 if budget is None else budget
-    if shard is not None:  # the processes share the memory of one machine, or have machines of different sizes
-=======
     budget = usable_memory() // 4 if budget is None else budget
-    if shard is not None:  # processes share a machine, or may have different ones
->>>>>>> base
+    if shard is not None:  # the processes share the memory of one machine, or have machines of different sizes
         budget = int(shard.gather(torch.tensor([budget // shard.count])).min())
     embedding = embedding.to(device)
     with evaluating(embedding), torch.no_grad():
@@ -192,24 +184,6 @@ def build_bank(
             found = None if kept_path is None else _read_cache(kept_path, (len(dataset), *shape))
             features = torch.from_numpy(array) if found is None else found
     return FeatureBank(features, kept, embedding, dataset.fingerprint, weights)
-
-
-<<<<<<< HEAD
-def _memory() -> int:
-    """Bytes of memory of this machine; 8 GB where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 8 * 2**30
-=======
-def weights_fingerprint(network: nn.Module) -> str:
-    """A hash of a network's structure (an embedding's includes its pre-processing) and weights."""
-    digest = hashlib.blake2b(str(network).encode(), digest_size=12)
-    for name, value in sorted(network.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
->>>>>>> base
 
 
 def _choose_form(embedding: Embedding, dataset: Dataset, budget: int) -> tuple[str, torch.dtype, tuple[int, ...]]:

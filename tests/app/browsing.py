@@ -1,4 +1,4 @@
-"""How the tests start a server and a browser."""
+"""Starts a server and a browser for the tests."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ def running_server() -> Iterator[str]:
 
 @contextmanager
 def running_browser() -> Iterator["Browser"]:
-    """Debian's Chromium without a window, which asks nothing of the internet by itself."""
+    """Debian's Chromium without a window. It sends no requests to the internet by itself."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

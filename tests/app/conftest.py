@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from deepbdc import FewShotClassifier
-from deepbdc.app.limits import Limits
+from deepbdc.app.limits import AppLimits
 from deepbdc.app.protection import Door
 from deepbdc.app.server import Service, create_app
 from tests.app.browsing import running_server
@@ -14,7 +14,7 @@ from tests.app.drawing import picture
 
 
 class Visit:
-    """A visitor without a browser: sends what the page would send."""
+    """A visitor without a browser. It sends the requests that the page would send."""
 
     def __init__(self, client: TestClient, another_client: Callable[[], TestClient]) -> None:
         self.client = client
@@ -58,11 +58,11 @@ def template() -> FewShotClassifier:
 
 @pytest.fixture
 def serve(template: FewShotClassifier) -> Iterator[Serve]:
-    """Make a server, and give clients for it: each has cookies of its own."""
+    """Make a server, and return a function that makes clients for it. Each client has its own cookies."""
     with ExitStack() as stack:
 
-        def clients(limits: Limits | None = None, token: str | None = None) -> Callable[[], TestClient]:
-            server = create_app(Service(template, limits or Limits(), Door("127.0.0.1", 7860, token)))
+        def clients(limits: AppLimits | None = None, token: str | None = None) -> Callable[[], TestClient]:
+            server = create_app(Service(template, limits or AppLimits(), Door("127.0.0.1", 7860, token)))
             return lambda: stack.enter_context(closing(TestClient(server, base_url="http://127.0.0.1:7860")))
 
         yield clients
@@ -70,9 +70,9 @@ def serve(template: FewShotClassifier) -> Iterator[Serve]:
 
 @pytest.fixture
 def visiting(serve: Serve) -> Visiting:
-    """Visit a new server of these limits, or the one of another visitor."""
+    """Visit a new server with the given limits, or the server of another visitor."""
 
-    def visit(beside: Visit | None = None, limits: Limits | None = None) -> Visit:
+    def visit(beside: Visit | None = None, limits: AppLimits | None = None) -> Visit:
         client = serve(limits) if beside is None else beside.another_client
         return Visit(client(), client)
 
@@ -87,6 +87,6 @@ def visit(visiting: Visiting) -> Visit:
 
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
-    """Where a real server answers."""
+    """The address of a real server."""
     with running_server() as found:
         yield found

@@ -1,4 +1,4 @@
-"""Take the pictures of the page that the documentation shows: ``python -m tests.app.screenshots docs/images``."""
+"""Take the screenshots for the documentation: ``python -m tests.app.screenshots docs/images``."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.app.browsing import running_browser, running_server
 
-WITHOUT_HEAT = (0, 3, 5)  # of the pictures to classify
+WITHOUT_HEAT = (0, 3, 5)  # pictures to classify that are shown without their heat map
 
 
 def take(browser: Browser, address: str, path: Path, size: tuple[int, int], scheme: Literal["light", "dark"]) -> None:
@@ -28,13 +28,13 @@ def take(browser: Browser, address: str, path: Path, size: tuple[int, int], sche
     page.mouse.move(0, 0)
     expect(page.get_by_role("status")).not_to_have_class("status is-shown", timeout=20_000)
     page.wait_for_load_state("networkidle")
-    page.wait_for_timeout(500)  # until the last message has faded away
+    page.wait_for_timeout(500)  # until the last message has faded out
     page.screenshot(path=path)
     context.close()
 
 
 def main(folder: str) -> None:
-    """Take all of them."""
+    """Take all screenshots."""
     with running_server() as address, running_browser() as browser:
         take(browser, address, Path(folder, "app_light.png"), (1280, 1300), "light")
         take(browser, address, Path(folder, "app_dark.png"), (1280, 1300), "dark")

@@ -1,4 +1,4 @@
-"""The page in a real browser, with a real server: what a person does, from the empty page to the saved classifier."""
+"""The page in a real browser with a real server, from the empty page to the saved classifier."""
 
 import base64
 import csv
@@ -14,7 +14,7 @@ from deepbdc import FewShotClassifier
 from tests.app.browsing import CHROMIUM, running_browser
 from tests.app.drawing import picture
 
-if not os.environ.get("CI"):  # there, what is missing is an error
+if not os.environ.get("CI"):  # in CI, a missing browser is an error
     if not CHROMIUM.exists():
         pytest.skip(f"there is no {CHROMIUM}: apt-get install chromium", allow_module_level=True)
     pytest.importorskip("playwright", reason="there is no playwright: pip install -c constraints.txt playwright")
@@ -34,7 +34,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, address: str) -> Iterator[Open]:
-    """Open the page as a new visitor; nothing may be asked of other machines, and no script may fail."""
+    """Open the page as a new visitor. The page must not contact other machines, and no script may fail."""
     contexts: list[BrowserContext] = []
     asked: list[str] = []
     errors: list[str] = []
@@ -48,7 +48,7 @@ def open_page(browser: Browser, address: str) -> Iterator[Open]:
         contexts.append(context)
         context.on("request", note)
         page = context.new_page()
-        page.set_default_timeout(120_000)  # a busy machine is slow to take large files
+        page.set_default_timeout(120_000)  # a busy machine receives large files slowly
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(address)
         expect(page.get_by_role("heading", name="Three steps, and no training")).to_be_visible()
@@ -100,7 +100,7 @@ def learn(page: Page) -> None:
 
 
 def drop_files(page: Page, target: str, files: list[dict[str, object]], event: str) -> None:
-    """What the browser does when a person drops (or pastes) files."""
+    """Send the event that the browser sends when a person drops or pastes files."""
     sent = [[entry["name"], base64.b64encode(bytes(entry["buffer"])).decode()] for entry in files]  # type: ignore[arg-type]
     page.evaluate(
         """([target, sent, kind]) => {
@@ -131,21 +131,21 @@ def test_from_the_empty_page_to_the_saved_classifier(open_page: Open, tmp_path: 
     nearest = card(page, "stripes 7.png").locator(".near-list img")
     expect(nearest.first).to_have_attribute("alt", "An example of stripes")
 
-    # The heat map lies over the picture at once, and can be taken away.
+    # The heat map covers the picture from the start, and can be hidden.
     heat = card(page, "disc 8.png").locator(".heat")
     expect(heat).to_be_visible()
     page.wait_for_function("element => element.naturalWidth > 0", arg=heat.element_handle())
     card(page, "disc 8.png").get_by_role("button", name="Heat map").click()
     expect(heat).to_be_hidden()
 
-    # A mistake is corrected with the mouse, and it learns.
+    # A wrong answer is corrected with the mouse, and the other answers follow.
     add_class(page, "cross")
     card(page, "cross 1.png").drag_to(class_card(page, "cross"))
     expect(thumbs(page, "cross")).to_have_count(1)
     expect(card(page, "cross 1.png")).to_have_count(0)
     expect(label(page, "cross 2.png")).to_have_text("cross")
 
-    # And by keyboard: the focus goes on to the next picture.
+    # The same by keyboard: the focus moves to the next picture.
     card(page, "disc 8.png").locator(".move").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_be_visible()
@@ -154,7 +154,7 @@ def test_from_the_empty_page_to_the_saved_classifier(open_page: Open, tmp_path: 
     expect(thumbs(page, "disc")).to_have_count(3)
     expect(card(page, "cross 2.png").locator(".move")).to_be_focused()
 
-    # What was learnt is saved, and so are the answers.
+    # The classifier and the answers are saved.
     page.get_by_text("Files", exact=True).click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Save the classifier").click()
@@ -179,7 +179,7 @@ def test_from_the_empty_page_to_the_saved_classifier(open_page: Open, tmp_path: 
     expect(thumbs(page, "disc")).to_have_count(3)
     expect(label(page, "cross 2.png")).to_have_text("cross")
 
-    # And what was saved can be opened in place of it.
+    # The saved classifier replaces the classes and pictures.
     page.get_by_text("Files", exact=True).click()
     page.get_by_label("Open a saved classifier").set_input_files(tmp_path / "saved.safetensors")
     page.get_by_role("button", name="Replace").click()
@@ -187,7 +187,7 @@ def test_from_the_empty_page_to_the_saved_classifier(open_page: Open, tmp_path: 
     expect(thumbs(page, "cross")).to_have_count(1)
 
 
-def test_broken_and_large_files_are_named_and_the_good_ones_go_in(open_page: Open) -> None:
+def test_unreadable_and_large_files_are_named_and_the_others_are_added(open_page: Open) -> None:
     page = open_page()
     add_class(page, "disc")
     broken = {"name": "<b>broken & bad.jpg", "mimeType": "image/jpeg", "buffer": b"no picture at all"}

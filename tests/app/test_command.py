@@ -5,8 +5,10 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 
+from deepbdc import FewShotClassifier
 from deepbdc.app.protection import Door
 from deepbdc.commands.app import _address, _service, app
 from tests.app.drawing import picture
@@ -16,18 +18,18 @@ from tests.app.drawing import picture
     ("options", "message"),
     [
         ({"host": "0.0.0.0"}, "--host 0.0.0.0 lets others reach this page: give --token auto"),
-        ({"host": "0.0.0.0", "token": "short"}, "the token has 5 characters: it needs 12 to 200"),
+        ({"host": "0.0.0.0", "token": "short"}, "the token has 5 characters: it must have 12 to 200"),
         ({"examples": "no/such/folder", "port": 0}, "there is no no/such/folder"),
         ({"host": "no.such.host.invalid", "token": "auto"}, "cannot listen at no.such.host.invalid"),
         ({"port": 99999}, "choose another --port"),
     ],
 )
-def test_mistakes_end_in_words(options: dict[str, object], message: str) -> None:
+def test_mistakes_are_explained(options: dict[str, object], message: str) -> None:
     with pytest.raises(SystemExit, match=message):
         app(**options)  # type: ignore[arg-type]
 
 
-def test_a_port_that_is_taken_ends_in_words() -> None:
+def test_a_port_that_is_in_use_is_explained() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit, match="choose another --port"):
         app(port=taken.getsockname()[1])
 
@@ -38,7 +40,7 @@ def test_the_printed_address() -> None:
     assert _address(Door("0.0.0.0", 80, "secret")) == f"http://{socket.gethostname()}:80/?token=secret"
 
 
-def test_every_visitor_begins_with_the_given_examples(tmp_path: Path) -> None:
+def test_every_visitor_starts_with_the_given_examples(tmp_path: Path) -> None:
     for kind in ("disc", "stripes"):
         (tmp_path / kind).mkdir()
         (tmp_path / kind / "one.png").write_bytes(picture(kind, 1))
@@ -58,7 +60,22 @@ def test_every_visitor_begins_with_the_given_examples(tmp_path: Path) -> None:
     assert [prediction.label for prediction in other.predictions().values()] == ["disc"]
 
 
-def test_an_endless_upload_is_stopped_on_its_way(address: str) -> None:
+def test_visitors_use_the_own_classifier_of_a_saved_run(tmp_path: Path) -> None:
+    from deepbdc.training.run import train
+    from tests.training import tiny
+
+    train(tiny.recipe("meta_deepbdc"), tmp_path / "run", data=tiny.write_data(tmp_path / "tiny.npz"), quiet=True)
+    examples = [picture("disc", 1), picture("disc", 2), picture("stripes", 1), picture("stripes", 2)]
+    labels = ["disc", "disc", "stripes", "stripes"]
+    fitted = FewShotClassifier(tmp_path / "run").fit(examples, labels)
+    fitted.save(tmp_path / "saved.safetensors")
+    service = _service(Door("127.0.0.1", 7860), str(tmp_path / "saved.safetensors"))
+    _, visitor = service.visitors.welcome()
+    asked = [picture("disc", 3), picture("stripes", 3)]
+    assert np.array_equal(visitor.classifier().predict_proba(asked), fitted.predict_proba(asked))
+
+
+def test_an_endless_upload_is_stopped(address: str) -> None:
     host, port = urlsplit(address).hostname, urlsplit(address).port
     connection = http.client.HTTPConnection(str(host), port, timeout=20)
     connection.request("GET", "/api/state")

@@ -1,4 +1,4 @@
-"""Who may come in, and how much."""
+"""Which requests the server refuses, and the headers of its responses."""
 
 import pytest
 
@@ -18,11 +18,11 @@ def test_other_host_names_are_refused(visit: Visit, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9999", "[::1]:7860"])
-def test_own_host_names_are_known(visit: Visit, host: str) -> None:
+def test_own_host_names_are_accepted(visit: Visit, host: str) -> None:
     assert visit.client.get("/", headers={"host": host}).status_code == 200
 
 
-def test_a_door_to_the_network_knows_addresses_and_its_own_name() -> None:
+def test_a_server_for_the_network_answers_to_ip_addresses_and_its_own_name() -> None:
     door = Door("0.0.0.0", 7860, TOKEN)
     assert door.knows_host("192.168.1.7:7860")
     assert not door.knows_host("evil.example")
@@ -41,7 +41,7 @@ def test_a_door_to_the_network_knows_addresses_and_its_own_name() -> None:
         ({"x-deepbdc": "1"}, 200),
     ],
 )
-def test_changes_are_made_from_our_own_page_only(visit: Visit, headers: dict[str, str], status: int) -> None:
+def test_only_our_own_page_may_make_changes(visit: Visit, headers: dict[str, str], status: int) -> None:
     del visit.client.headers["X-Deepbdc"]
     assert visit.client.post("/api/classes", json={"name": "a"}, headers=headers).status_code == status
     assert len(visit.state()["classes"]) == (status == 200)
@@ -53,7 +53,7 @@ def test_with_a_token_every_request_needs_it(serve: Serve) -> None:
     for path in ("/", "/static/page.js", "/api/state", f"/?token={TOKEN}x", "/?token=", "/?token=%ff", "/nothing"):
         assert client.get(path).status_code == 401, path
     refused = client.post(f"/api/classes?token={TOKEN}", json={"name": "a"}, headers={"x-deepbdc": "1"})
-    assert refused.status_code == 401, "a token in an address is for opening the page only"
+    assert refused.status_code == 401, "a token in the URL only opens the page"
     opened = client.get(f"/?token={TOKEN}")
     assert opened.status_code == 200
     assert "HttpOnly" in opened.headers["set-cookie"]
@@ -62,7 +62,7 @@ def test_with_a_token_every_request_needs_it(serve: Serve) -> None:
     assert clients().get("/api/state", headers=wrong).status_code == 401
 
 
-def test_headers_of_every_answer(visit: Visit) -> None:
+def test_security_headers_of_every_response(visit: Visit) -> None:
     for path, status in {"/": 200, "/static/style.css": 200, "/api/state": 200, "/nothing": 404}.items():
         answer = visit.client.get(path)
         assert answer.status_code == status
@@ -74,12 +74,12 @@ def test_headers_of_every_answer(visit: Visit) -> None:
     assert visit.client.get("/", headers={"host": "evil.example"}).headers["x-frame-options"] == "DENY"
 
 
-def test_the_cookie_of_a_visitor_is_out_of_reach_for_scripts_and_other_sites(serve: Serve) -> None:
+def test_scripts_and_other_sites_cannot_use_the_cookie_of_a_visitor(serve: Serve) -> None:
     client = serve()()
     cookie = client.get("/api/state").headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
-    assert "set-cookie" not in client.get("/api/state").headers, "who is known keeps the cookie"
+    assert "set-cookie" not in client.get("/api/state").headers, "a known visitor keeps the cookie"
     made_up = client.get("/api/state", headers={"cookie": "deepbdc_visitor_7860=made-up"})
     assert "made-up" not in made_up.headers["set-cookie"]
 
@@ -87,7 +87,7 @@ def test_the_cookie_of_a_visitor_is_out_of_reach_for_scripts_and_other_sites(ser
 @pytest.mark.parametrize(
     "path", ["/static/../server.py", "/static/%2e%2e/server.py", "/static/", "/docs", "/openapi.json"]
 )
-def test_there_is_nothing_else_to_read(visit: Visit, path: str) -> None:
+def test_no_other_files_are_served(visit: Visit, path: str) -> None:
     assert visit.client.get(path).status_code == 404
 
 

@@ -1,4 +1,4 @@
-"""The server with the real classifier, asked as the page asks it."""
+"""The server with the real classifier. The tests send the requests that the page sends."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from deepbdc import FewShotClassifier, weight_files
-from deepbdc.app.limits import Limits
+from deepbdc.app.limits import AppLimits
 from tests.app.conftest import Visit, Visiting
 from tests.app.drawing import picture
 
@@ -68,7 +68,7 @@ def test_classes_are_renamed_and_removed(visit: Visit) -> None:
         assert visit.client.post("/api/classes", json={"name": name}).status_code == status
     state = visit.client.delete(f"/api/classes/{disc}").json()
     assert [entry["name"] for entry in state["classes"]] == ["blue lines"]
-    assert [entry["id"] for entry in state["to_classify"]] == [asked["id"]], "what was to be classified is so again"
+    assert [entry["id"] for entry in state["to_classify"]] == [asked["id"]], "it is to be classified again"
     assert visit.client.delete(f"/api/classes/{disc}").status_code == 404
 
 
@@ -89,7 +89,7 @@ def test_thumbnail_heat_map_and_nearest_examples(visit: Visit) -> None:
     assert nearest[0]["label"] == "disc"
 
 
-def test_pictures_are_removed_and_all_is_forgotten(visit: Visit) -> None:
+def test_pictures_are_removed_one_by_one_and_all_at_once(visit: Visit) -> None:
     visit.learn()
     first = visit.state()["classes"][0]["pictures"][0]["id"]
     state = visit.client.delete(f"/api/pictures/{first}").json()
@@ -128,7 +128,7 @@ def half_a_jpeg() -> bytes:
     ],
     ids=["empty", "text", "half a JPEG", "half a PNG", "EPS", "SVG"],
 )
-def test_a_bad_file_is_named_and_the_good_ones_stay(visit: Visit, content: bytes) -> None:
+def test_an_unreadable_file_is_named_and_the_others_stay(visit: Visit, content: bytes) -> None:
     assert visit.upload(picture("disc", 1)).status_code == 200
     answer = visit.upload(content, "C:\\photos\\../../bröken.jpg")
     assert answer.status_code == 422
@@ -138,7 +138,7 @@ def test_a_bad_file_is_named_and_the_good_ones_stay(visit: Visit, content: bytes
 
 
 def test_limits(visiting: Visiting) -> None:
-    visit = visiting(limits=Limits(pictures=2, classes=1, file_bytes=5000, pixels=96 * 96, message_bytes=300))
+    visit = visiting(limits=AppLimits(pictures=2, classes=1, file_bytes=5000, pixels=96 * 96, message_bytes=300))
     class_id = visit.add_class("disc", picture("disc", 1))
     assert "1 classes already" in visit.client.post("/api/classes", json={"name": "b"}).json()["error"]
     many_pixels = visit.upload(picture("disc", 1, side=97), "wide.png")
@@ -150,17 +150,17 @@ def test_limits(visiting: Visiting) -> None:
     full = visit.upload(picture("disc", 3))
     assert (full.status_code, full.json()["error"][:27]) == (409, "There are 2 pictures alread")
     assert visit.client.post("/api/example").status_code == 413
-    assert len(visit.state()["classes"][0]["pictures"]) == 2, "what was there before is still there"
+    assert len(visit.state()["classes"][0]["pictures"]) == 2, "the pictures from before are still there"
 
 
-def test_a_body_without_a_length_is_counted(visiting: Visiting) -> None:
-    visit = visiting(limits=Limits(file_bytes=5000))
+def test_the_limit_holds_for_a_body_without_content_length(visiting: Visiting) -> None:
+    visit = visiting(limits=AppLimits(file_bytes=5000))
     answer = visit.upload(b"\0" * 1000 for _ in range(6))
     assert answer.status_code == 413
     assert "larger than 5 KB" in answer.json()["error"]
 
 
-# What is saved
+# Saved results and classifiers
 
 
 def test_results_as_files_are_defused_for_spreadsheets(visit: Visit) -> None:

@@ -1,9 +1,9 @@
-"""How many visitors are kept, and for how long."""
+"""How many visitors the server remembers, and for how long."""
 
 import pytest
 
 from deepbdc import FewShotClassifier
-from deepbdc.app.limits import Limits
+from deepbdc.app.limits import AppLimits
 from deepbdc.app.visitor import Visitor, distinct_names
 from deepbdc.app.visitors import Visitors
 from tests.app.drawing import picture
@@ -24,11 +24,11 @@ def clock() -> Clock:
 
 @pytest.fixture
 def visitors(template: FewShotClassifier, clock: Clock) -> Visitors:
-    limits = Limits(visitors=3, idle_seconds=60, fitted=1)
+    limits = AppLimits(visitors=3, idle_seconds=60, fitted=1)
     return Visitors(lambda: Visitor(template, limits), limits, clock)
 
 
-def test_who_was_away_longest_is_forgotten(visitors: Visitors) -> None:
+def test_the_visitor_with_the_oldest_request_is_forgotten(visitors: Visitors) -> None:
     ids = []
     for number in range(3):
         visitor_id, visitor = visitors.welcome()
@@ -39,7 +39,7 @@ def test_who_was_away_longest_is_forgotten(visitors: Visitors) -> None:
     assert [visitors.find(key) is not None for key in (*ids, newest)] == [True, False, True, True]
 
 
-def test_who_only_knocks_costs_nobody_their_work(visitors: Visitors) -> None:
+def test_visitors_who_changed_nothing_are_forgotten_first(visitors: Visitors) -> None:
     kept, visitor = visitors.welcome()
     visitor.add_class("work")
     for _ in range(10):
@@ -48,21 +48,19 @@ def test_who_only_knocks_costs_nobody_their_work(visitors: Visitors) -> None:
     assert len(visitors) == 3
 
 
-def test_the_idle_are_forgotten(visitors: Visitors, clock: Clock) -> None:
+def test_idle_visitors_are_forgotten(visitors: Visitors, clock: Clock) -> None:
     early, _ = visitors.welcome()
     clock.now = 50
     late, _ = visitors.welcome()
     assert visitors.find(early) is not None
     clock.now = 105
-    assert visitors.find(early) is not None, "it came back after 50 seconds"
+    assert visitors.find(early) is not None, "the last request was 55 seconds ago"
     clock.now = 112
     assert visitors.find(late) is None
     assert len({early, late}) == 2
 
 
-def test_only_the_latest_keep_what_was_learnt_and_others_learn_it_again(
-    visitors: Visitors, template: FewShotClassifier
-) -> None:
+def test_only_the_latest_visitors_keep_their_fitted_classifier(visitors: Visitors, template: FewShotClassifier) -> None:
     images = template.embed([picture("disc", 1), picture("stripes", 1)])
     ids = []
     for _ in range(2):
@@ -80,9 +78,9 @@ def test_only_the_latest_keep_what_was_learnt_and_others_learn_it_again(
     assert again.predict(images).tolist() == ["disc", "stripes"]
 
 
-def test_a_visitor_begins_with_the_examples_of_the_server(template: FewShotClassifier) -> None:
+def test_a_visitor_starts_with_the_examples_of_the_server(template: FewShotClassifier) -> None:
     (image,) = template.embed([picture("disc", 1)])
-    visitor = Visitor(template, Limits(), [(image, "disc")])
+    visitor = Visitor(template, AppLimits(), [(image, "disc")])
     assert not visitor.touched
     visitor.add_class("other")
     assert visitor.touched
@@ -99,7 +97,7 @@ def test_names_of_classes_become_distinct_and_short() -> None:
 
 def test_examples_whose_classes_differ_in_case_only(template: FewShotClassifier) -> None:
     images = template.embed([picture("disc", 0), picture("stripes", 0)])
-    visitor = Visitor(template, Limits(), list(zip(images, ["Apple", "apple"], strict=True)))
+    visitor = Visitor(template, AppLimits(), list(zip(images, ["Apple", "apple"], strict=True)))
     assert list(visitor.classes.values()) == ["Apple", "apple (2)"]
     visitor.replace(list(zip(images, ["pear", "Pear"], strict=True)))
     assert list(visitor.classes.values()) == ["pear", "Pear (2)"]

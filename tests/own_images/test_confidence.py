@@ -34,62 +34,75 @@ def test_the_span_keeps_all_inner_products() -> None:
     assert torch.allclose(inside @ inside.T, (examples @ examples.T).double(), atol=1e-3)
 
 
-def test_held_out_scores_are_those_of_fits_without() -> None:
+def test_held_out_scores_come_from_a_fit_to_the_other_examples() -> None:
     examples, labels = clusters([2, 2, 1], 0.5)
     scores, true = held_out_scores(LOGISTIC, examples, labels, 3)
-    assert true.tolist() == [0, 1, 0, 1]  # the single one stays; each round takes one of each other class
+    assert true.tolist() == [
+        0,
+        1,
+        0,
+        1,
+    ]  # class 2 keeps its only example
     without = torch.tensor([1, 3, 4])
     assert torch.allclose(scores[:2], LOGISTIC(examples[without], labels[without], examples[[0, 2]]), atol=1e-5)
 
 
 @given(st.lists(st.integers(1, 13), min_size=1, max_size=6))
-def test_each_is_held_out_once_and_no_class_runs_empty(counts: list[int]) -> None:
+def test_each_example_is_held_out_once_and_no_class_becomes_empty(counts: list[int]) -> None:
     examples, labels = clusters(counts, 0.5)
     prototype = create_classifier("prototype")
     _, true = held_out_scores(prototype, examples, labels, len(counts))
     assert torch.bincount(true, minlength=len(counts)).tolist() == [count if count > 1 else 0 for count in counts]
 
 
-def test_the_scale_minimises_the_surprise() -> None:
+def test_the_scale_minimises_the_loss() -> None:
     examples, labels = clusters([6, 6, 6], 2.0)
     learnt = learn_confidence(LOGISTIC, examples, labels, 3).scale
     scores, true = held_out_scores(LOGISTIC, in_their_span(examples), labels, 3)
     usual = usual_scale(examples, labels, 3)
 
-    def surprise(scale: float) -> float:
-        loss = torch.nn.functional.cross_entropy(scores * scale, true, reduction="sum")
-        return float(loss) + (math.log(scale / usual) / confidence.DEVIATION) ** 2 / 2
+    def loss(scale: float) -> float:
+        likelihood = torch.nn.functional.cross_entropy(scores * scale, true, reduction="sum")
+        return float(likelihood) + (math.log(scale / usual) / confidence.DEVIATION) ** 2 / 2
 
-    assert all(surprise(learnt) <= surprise(learnt * factor) for factor in (0.8, 0.95, 1.05, 1.25))
+    assert all(loss(learnt) <= loss(learnt * factor) for factor in (0.8, 0.95, 1.05, 1.25))
 
 
-def test_clear_classes_give_surer_answers_than_mixed_ones() -> None:
+def test_well_separated_classes_give_larger_probabilities_than_mixed_ones() -> None:
     clear, mixed = (learn_confidence(LOGISTIC, *clusters([5] * 4, noise), 4).scale for noise in (0.3, 4.0))
     assert clear > 1.3 * mixed
 
 
-def test_without_anything_to_hold_out_the_scale_is_the_usual_one() -> None:
+def test_single_examples_give_the_usual_scale() -> None:
     examples, labels = clusters([1, 1, 1], 1.0)
     assert learn_confidence(LOGISTIC, examples, labels, 3).scale == pytest.approx(
         usual_scale(examples, labels, 3), rel=0.02
     )
 
 
-def test_the_usual_scale_makes_up_for_the_size_of_scores() -> None:
-    """Probabilities of single examples hardly depend on C, or on the kind of classifier."""
+def test_the_usual_scale_compensates_for_the_size_of_scores() -> None:
+    """With single examples, probabilities hardly depend on C or on the classifier."""
     examples, labels = clusters([1] * 5, 1.0)
     query = examples + torch.randn(examples.shape, generator=torch.Generator().manual_seed(3))
-    sureness = []
+    confidences = []
     for classifier in (
         LOGISTIC,
         create_classifier("logistic", C=1.0),
         create_classifier("prototype", similarity="cosine"),
     ):
         scale = learn_confidence(classifier, examples, labels, 5).scale
-        sureness.append(
+        confidences.append(
             float(torch.softmax(scale * classifier(examples, labels, query), dim=1).max(dim=1).values.mean())
         )
-    assert max(sureness) - min(sureness) < 0.08
+    assert max(confidences) - min(confidences) < 0.08
+
+
+@pytest.mark.parametrize("similarity", ["euclidean", "inner_product"])
+def test_probabilities_do_not_depend_on_the_size_of_representations(similarity: str) -> None:
+    examples, labels = clusters([5] * 4, 1.0)
+    prototype = create_classifier("prototype", similarity=similarity)
+    small, large = (learn_confidence(prototype, size * examples, labels, 4).scale for size in (1, 1000))
+    assert large == pytest.approx(small / 1000**2, rel=0.02)
 
 
 def test_simulated_similarities_against_loops() -> None:
@@ -112,13 +125,13 @@ def test_simulated_similarities_against_loops() -> None:
     )
 
 
-def test_the_threshold_lies_between() -> None:
+def test_the_threshold_lies_between_the_two_means() -> None:
     inside, outside = torch.tensor([0.8, 0.9, 1.0]), torch.tensor([0.1, 0.2, 0.3])
     assert between(inside, outside) == pytest.approx(0.55)
-    assert between(torch.tensor([0.9, 0.9]), outside) > 0.85  # nearer to what is less spread
+    assert between(torch.tensor([0.9, 0.9]), outside) > 0.85  # nearer to the similarities with the smaller spread
 
 
-def test_thresholds_of_one_kind_of_similarities() -> None:
+def test_thresholds_if_only_one_kind_of_similarity_can_be_simulated() -> None:
     one_each, labels = clusters([1, 1, 1], 1.0)
     _, outside = simulated_similarities(one_each, labels, 3)
     assert outside.mean() < learn_confidence(LOGISTIC, one_each, labels, 3).threshold < 1

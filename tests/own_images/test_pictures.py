@@ -32,7 +32,7 @@ ARRAY = np.asarray(PICTURE)
         PICTURE.convert("RGBA"),
     ],
 )
-def test_all_kinds_give_the_same_picture(image: Any) -> None:
+def test_all_forms_give_the_same_picture(image: Any) -> None:
     assert np.array_equal(np.asarray(decode(image, 0)), ARRAY)
 
 
@@ -60,15 +60,15 @@ def test_grey_arrays(array: Any) -> None:
     ("image", "reason"),
     [
         (np.zeros((5, 7, 2)), "channels"),
-        (np.zeros((2, 2, 2, 3)), "got the shape"),
-        (np.zeros((0, 3)), "got the shape"),
-        (np.full((4, 4), -1.0), "before it is normalised"),
-        (np.full((4, 4), np.nan), "before it is normalised"),
+        (np.zeros((2, 2, 2, 3)), "the shape must be"),
+        (np.zeros((0, 3)), "the shape must be"),
+        (np.full((4, 4), -1.0), "before normalisation"),
+        (np.full((4, 4), np.nan), "before normalisation"),
         (b"no picture", "not a readable image"),
-        (42, "but int"),
+        (42, "got int"),
     ],
 )
-def test_what_is_no_picture_is_named(image: Any, reason: str) -> None:
+def test_an_error_names_what_is_not_a_picture(image: Any, reason: str) -> None:
     with pytest.raises(BadImage, match=reason) as caught:
         decode(image, 7)
     assert "image 7" in str(caught.value)
@@ -81,7 +81,7 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
         decode(str(tmp_path), 0)
 
 
-def test_large_jpegs_are_decoded_small() -> None:
+def test_large_jpegs_are_decoded_at_a_reduced_size() -> None:
     content = io.BytesIO()
     PICTURE.resize((1600, 1200)).save(content, "JPEG")
     assert decode(content.getvalue(), 0, size=160).size == (800, 600)
@@ -108,7 +108,7 @@ def test_names() -> None:
 
 
 @given(st.integers(1, 900), st.integers(1, 900))
-def test_thumbnails_are_small_and_keep_their_form(width: int, height: int) -> None:
+def test_thumbnails_are_small_and_keep_the_aspect_ratio(width: int, height: int) -> None:
     small = Image.open(io.BytesIO(thumbnail(Image.new("RGB", (width, height)))))
     assert max(small.size) <= THUMBNAIL
     assert small.size == (width, height) or max(small.size) == THUMBNAIL

@@ -1,1 +1,1 @@
-"""The web page of ``deepbdc app``: a person shows a few pictures of each class, and has others recognised."""
+"""The web page of ``deepbdc app``: a person adds a few pictures per class, and other pictures are classified."""

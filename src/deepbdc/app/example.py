@@ -1,4 +1,4 @@
-"""The example of the web page: drawn fruit to learn from, more fruit to recognise, and a boat, which is no fruit."""
+"""The bundled example of the web page: drawings of fruit to learn from, and of fruit and a boat to classify."""
 
 import math
 import random
@@ -18,7 +18,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class DrawnPicture:
-    """A picture of the example; ``label`` is None if it is to be classified."""
+    """A picture of the example. ``label`` is None for pictures to classify."""
 
     name: str
     image: Image.Image
@@ -26,7 +26,13 @@ class DrawnPicture:
 
 
 def draw_example(seed: int = 7, examples: int = 4, questions: int = 2) -> list[DrawnPicture]:
-    """Draw some examples of each fruit, some more to classify, and a boat. The same seed gives the same pictures."""
+    """Draw examples of each fruit, and fruit and a boat to classify. The same seed gives the same pictures.
+
+    Args:
+        seed: Seed of the random generator.
+        examples: LabelledImages per fruit.
+        questions: Pictures to classify per fruit.
+    """
     chance = random.Random(seed)
     pictures = [
         DrawnPicture(f"{name} {number + 1}.png", _draw(draw, chance), name)
@@ -42,19 +48,19 @@ def draw_example(seed: int = 7, examples: int = 4, questions: int = 2) -> list[D
 
 
 class _Brush:
-    """Draws shaded shapes on a layer around its middle, where the unit is a hundredth of the picture's side."""
+    """Draws shaded shapes on a layer. The origin is its centre, and the unit is 1 % of the side of the picture."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.layer = Image.new("RGBA", (_CANVAS, _CANVAS))
 
     def ellipse(self, x: float, y: float, wide: float, high: float, colour: Colour, light: float = 0.0) -> None:
-        """An ellipse; with ``light``, it is lit from the upper left like a ball."""
+        """Draw an ellipse. With ``light`` it is shaded like a ball that is lit from the upper left."""
         steps = [number / 48 * math.tau for number in range(48)]
         self.polygon([(x + wide * math.cos(step), y + high * math.sin(step)) for step in steps], colour, light)
 
     def polygon(self, points: Sequence[Point], colour: Colour, light: float = 0.0) -> None:
-        """A filled outline."""
+        """Draw a filled polygon."""
         corners = [_pixels(point) for point in points]
         left, top = (math.floor(min(corner[axis] for corner in corners)) for axis in (0, 1))
         right, bottom = (math.ceil(max(corner[axis] for corner in corners)) + 1 for axis in (0, 1))
@@ -65,13 +71,13 @@ class _Brush:
             self._light(mask, (left, top), light)
 
     def line(self, points: Sequence[Point], width: float, colour: Colour) -> None:
-        """A stroke with round bends."""
+        """Draw a line with rounded joints."""
         ImageDraw.Draw(self.layer).line(
             [_pixels(point) for point in points], fill=colour, width=round(width * _CANVAS / 100), joint="curve"
         )
 
     def _light(self, mask: Image.Image, corner: tuple[int, int], light: float) -> None:
-        """Darken a shape at its lower right, and set a shine on its upper left."""
+        """Darken a shape at its lower right, and brighten it at its upper left."""
         wide, high = mask.size
         reach = max(wide, high) / 2
         for shift, tone, strength, part in ((0.45, (30, 10, 20), 0.55, 0.75), (-0.42, (255, 255, 240), 0.6, 0.42)):
@@ -87,7 +93,7 @@ def _pixels(point: Point) -> Point:
 
 
 def _draw(draw: Callable[[_Brush], None], chance: random.Random) -> Image.Image:
-    """A thing on a table, anywhere, turned and sized by chance, with its shadow."""
+    """Draw an object with its shadow on a table. Position, angle and size are random."""
     brush = _Brush(chance)
     draw(brush)
     size = chance.uniform(0.78, 1.05)
@@ -104,7 +110,7 @@ def _draw(draw: Callable[[_Brush], None], chance: random.Random) -> Image.Image:
 
 
 def _table(chance: random.Random) -> Image.Image:
-    """A plain ground that is darker below, sometimes with boards."""
+    """Draw a plain background that is darker at the bottom, sometimes with the gaps between boards."""
     ground = Image.new("RGB", (_CANVAS, _CANVAS), chance.choice(_GROUNDS))
     if chance.random() < 0.5:
         draw, gap = ImageDraw.Draw(ground), chance.randint(16, 30) * _CANVAS // 100
@@ -122,7 +128,7 @@ def _apple(brush: _Brush) -> None:
     outline = []
     for step in range(120):
         angle = step / 120 * math.tau
-        dent = 1 - 0.2 * math.exp(-8 * (1 + math.sin(angle)))  # the hollow where the stalk grows
+        dent = 1 - 0.2 * math.exp(-8 * (1 + math.sin(angle)))  # the hollow around the stalk
         outline.append((wide * math.cos(angle), 27 * dent * math.sin(angle) + 4))
     brush.polygon(outline, colour, light=0.9)
     brush.line([(0, -18), (1, -26), (chance.uniform(3, 6), -32)], 2.4, (92, 62, 38))

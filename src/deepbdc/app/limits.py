@@ -1,4 +1,4 @@
-"""How much a visitor of the web page may ask for, and how a request that goes further is answered."""
+"""The limits of the web page, and the error for requests that exceed them."""
 
 from dataclasses import dataclass
 
@@ -8,33 +8,33 @@ MEGABYTE = 2**20
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What the web page accepts. All pictures are kept in memory, so every number here bounds it."""
+class AppLimits:
+    """What the web page accepts. It keeps all pictures in memory, so these numbers bound the memory that it needs."""
 
     pictures: int = 200
-    """Of one visitor."""
+    """Pictures per visitor."""
     classes: int = 50
-    """Of one visitor."""
+    """Classes per visitor."""
     name_length: int = 60
-    """Characters of the name of a class."""
+    """Characters in the name of a class."""
     file_bytes: int = 10 * MEGABYTE
-    """Of one picture."""
+    """Size of one uploaded picture file."""
     pixels: int = 50_000_000
-    """Of one picture after decoding."""
+    """Pixels of one picture after decoding."""
     classifier_bytes: int = 64 * MEGABYTE
-    """Of a saved classifier that is loaded back."""
+    """Size of an uploaded classifier."""
     message_bytes: int = 64 * 1024
-    """Of any other request."""
+    """Size of the body of any other request."""
     visitors: int = 100
-    """Beyond, those are forgotten who were away longest."""
+    """Visitors that the server remembers. Further ones replace those who have been away longest."""
     fitted: int = 20
-    """Of the visitors, so many keep what was learnt; others learn it again when they come back, in a moment."""
+    """Visitors whose fitted classifier stays in memory. For others it is fitted again when they return."""
     idle_seconds: float = 6 * 3600
-    """After which a visitor is forgotten."""
+    """The server forgets a visitor who sends no request for this long."""
 
 
 class Refused(UserError):
-    """A request that is not carried out; the message says in words why, and ``status`` is that of HTTP."""
+    """The server refuses a request. The message tells the visitor why; ``status`` is the HTTP status."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""What every request to the web page must pass, and the headers that every answer gets."""
+"""Checks every request to the web page, and adds security headers to every response."""
 
 import ipaddress
 import re
@@ -26,7 +26,7 @@ _POLICY = (
     "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_HANG_UP = {"connection": "close"}  # or the rest of the body would still be read
+_CLOSE = {"connection": "close"}  # otherwise the server would still read the rest of the body
 HEADERS = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
@@ -38,7 +38,7 @@ HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine only."""
+    """Whether an address can be reached from this machine only."""
     try:
         return host in _LOOPBACK or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -46,10 +46,10 @@ def is_loopback(host: str) -> bool:
 
 
 def check_token(token: str) -> str:
-    """The token, if it is long enough and fits into an address."""
+    """Return the token if it is long enough and can be part of a URL; raise UserError otherwise."""
     if not _TOKEN.fullmatch(token):
         raise UserError(
-            f"the token has {len(token)} characters: it needs 12 to 200 of A-Z, a-z, 0-9, - and _. "
+            f"the token has {len(token)} characters: it must have 12 to 200, from A-Z, a-z, 0-9, - and _. "
             "'--token auto' makes a good one."
         )
     return token
@@ -65,10 +65,11 @@ def _is_address(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Door:
-    """Who may come in.
+    """Decides who may use the server: the host names it answers to, and the token.
 
-    A page of another site can point its own name at this machine, and then its script may ask us anything. It cannot
-    do so with an address in numbers, nor with the names of this machine: only these are answered.
+    Another web site can let its own host name resolve to this machine (DNS rebinding); the browser then lets its
+    scripts send requests to this server. This does not work with IP addresses or with the names of this machine, so the
+    server answers only requests to these.
     """
 
     host: str
@@ -77,7 +78,7 @@ class Door:
 
     @property
     def token_cookie(self) -> str:
-        """Cookies do not know ports: the name tells two servers on one machine apart."""
+        """The cookie with the token. Cookies ignore ports, so the name contains the port to tell servers apart."""
         return f"deepbdc_token_{self.port}"
 
     @property
@@ -86,7 +87,7 @@ class Door:
         return f"deepbdc_visitor_{self.port}"
 
     def knows_host(self, header: str) -> bool:
-        """Whether the Host header names this machine. Any port will do: it may be forwarded."""
+        """Whether the Host header names this machine. The port is not checked, because it may be forwarded."""
         try:
             name = urlsplit(f"//{header}").hostname or ""
         except ValueError:
@@ -99,18 +100,18 @@ class Door:
         return _is_address(name) or name in {self.host.lower(), machine, f"{machine}.local"}
 
     def fits(self, tokens: Iterable[str]) -> bool:
-        """Whether one of them is the token; the time that it takes does not tell how much of it was right."""
+        """Whether one of ``tokens`` is right. The comparison takes constant time, so that timing reveals nothing."""
         wanted = (self.token or "").encode()
         return any(compare_digest(given.encode(), wanted) for given in tokens)
 
 
 class Protection:
-    """Middleware: refuses requests that are not ours, too large, or without the token.
+    """Middleware that refuses requests from other sites, requests without the token and bodies that are too large.
 
     Args:
-        app: What answers the others.
-        door: Who may come in.
-        most_bytes: How large the body of a request may be, by the beginning of its path; the first that fits counts.
+        app: The application that answers the other requests.
+        door: Who may use the server.
+        most_bytes: The largest body of a request for each prefix of its path. The first prefix that matches counts.
     """
 
     def __init__(self, app: ASGIApp, door: Door, most_bytes: dict[str, int]) -> None:
@@ -119,7 +120,7 @@ class Protection:
         self.most_bytes = most_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have it answered."""
+        """Refuse a request, or pass it on to the application."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -131,29 +132,29 @@ class Protection:
         refusal = self._refusal(scope, headers, by_address, most)
         if refusal is not None:
             status, text = refusal
-            response = JSONResponse({"error": text}, status, _HANG_UP)
+            response = JSONResponse({"error": text}, status, _CLOSE)
             await response(scope, receive, answer)
             return
         await self.app(scope, _counted(receive, most), answer)
 
     def _refusal(self, scope: Scope, headers: Headers, by_address: bool, most: int) -> tuple[HTTPStatus, str] | None:
-        """Why a request is turned away, if it is."""
+        """The status and message with which to refuse a request; None if it may pass."""
         host = headers.get("host", "")
         if not self.door.knows_host(host):
-            return HTTPStatus.MISDIRECTED_REQUEST, "This server is not known by the name in your address."
+            return HTTPStatus.MISDIRECTED_REQUEST, "This server does not answer to the host name in your address."
         if self.door.token is not None and not by_address:
             cookies = cookie_parser(headers.get("cookie", ""))
             if not self.door.fits([cookies.get(self.door.token_cookie, "")]):
                 return HTTPStatus.UNAUTHORIZED, "This page needs a token. Open the address that 'deepbdc app' printed."
         if scope["method"] not in _SAFE_METHODS and not _is_own(headers, host):
-            return HTTPStatus.FORBIDDEN, "Changes are made from our own page only."
+            return HTTPStatus.FORBIDDEN, "Only this server's own page may make changes."
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > most:
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(most)
         return None
 
     def _token_in_address(self, scope: Scope) -> bool:
-        """Whether the address itself has the right token, as it is opened for the first time."""
+        """Whether the URL contains the right token, as when a visitor opens the page for the first time."""
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
         return self.door.token is not None and scope["method"] in _SAFE_METHODS and self.door.fits(given)
 
@@ -165,7 +166,7 @@ class Protection:
                     headers[name] = value
                 headers.setdefault("cache-control", "no-store")
                 if token is not None:
-                    # Lax: someone who follows a link to this page from elsewhere should come in, too.
+                    # Lax, so that the cookie is also sent when a visitor follows a link on another site.
                     headers.append("set-cookie", f"{self.door.token_cookie}={token}; HttpOnly; Path=/; SameSite=Lax")
             await send(message)
 
@@ -173,7 +174,7 @@ class Protection:
 
 
 def _is_own(headers: Headers, host: str) -> bool:
-    """Whether a change is asked for by our page: no other site's page can say so without our leave."""
+    """Whether our own page sent a request. Browsers let no other site set this origin, or our header."""
     origin = headers.get("origin")
     if origin is None:
         return OWN_HEADER in headers
@@ -182,11 +183,11 @@ def _is_own(headers: Headers, host: str) -> bool:
 
 def _too_large(most: int) -> str:
     size = f"{most / 2**20:.0f} MB" if most >= 2**20 else f"{most / 2**10:.0f} KB"
-    return f"This is larger than {size}, which is the most that is accepted."
+    return f"This is larger than {size}, the most that the server accepts."
 
 
 def _counted(receive: Receive, most: int) -> Receive:
-    """Receive a body and stop as soon as it is too large, whatever its header said."""
+    """Count the bytes of a body while receiving it, and stop when it is too large, whatever its header said."""
     seen = 0
 
     async def counted() -> Any:
@@ -194,7 +195,7 @@ def _counted(receive: Receive, most: int) -> Receive:
         message = await receive()
         seen += len(message.get("body", b""))
         if seen > most:
-            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(most), _HANG_UP)
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(most), _CLOSE)
         return message
 
     return counted

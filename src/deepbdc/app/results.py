@@ -1,4 +1,4 @@
-"""The answers as files: CSV for spreadsheets, JSON for programs."""
+"""Writes the answers as CSV for spreadsheets and as JSON for programs."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ from deepbdc.report.classification import defused
 
 
 def to_csv(results: Sequence[Result]) -> str:
-    """One row for each picture: its name, the answer, the probability of every class, and who gave the answer."""
+    """One row per picture: its name, the answer, who gave the answer, and the probability of every class."""
     names = sorted({name for result in results for name in result.probabilities or {}})
     text = io.StringIO()
     writer = csv.writer(text)
@@ -23,7 +23,7 @@ def to_csv(results: Sequence[Result]) -> str:
 
 
 def to_json(results: Sequence[Result]) -> str:
-    """A list with an object for each picture."""
+    """A list with one object per picture."""
     entries = [
         {
             "picture": result.name,

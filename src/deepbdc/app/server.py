@@ -1,4 +1,4 @@
-"""The web server: it hands out the page, and answers what the page asks."""
+"""The web server: it serves the page and answers the requests of its scripts."""
 
 import asyncio
 import os
@@ -20,9 +20,9 @@ from starlette.exceptions import HTTPException
 
 from deepbdc.app import results, uploads
 from deepbdc.app.example import draw_example
-from deepbdc.app.limits import Limits, Refused
+from deepbdc.app.limits import AppLimits, Refused
 from deepbdc.app.protection import Door, Protection
-from deepbdc.app.visitor import Examples, Visitor
+from deepbdc.app.visitor import LabelledImages, Visitor
 from deepbdc.app.visitors import Visitors
 from deepbdc.estimator import EmbeddedImage, FewShotClassifier
 
@@ -37,32 +37,34 @@ T = TypeVar("T")
 
 
 class Service:
-    """What the routes need: the visitors, the limits, and a few threads for the heavy work.
+    """What the routes share: the visitors, the limits, and a few threads for slow work.
 
     Args:
-        template: A classifier whose settings all visitors use.
-        limits: What is accepted.
-        door: Who may come in.
-        examples: What every visitor begins with.
+        template: A classifier with the settings for all visitors.
+        limits: What the server accepts.
+        door: Who may use the server.
+        examples: The examples that every visitor starts with.
     """
 
-    def __init__(self, template: FewShotClassifier, limits: Limits, door: Door, examples: Examples = ()) -> None:
+    def __init__(
+        self, template: FewShotClassifier, limits: AppLimits, door: Door, examples: LabelledImages = ()
+    ) -> None:
         self.template = template
         self.network = uploads.Network.of(template)
         self.limits = limits
         self.door = door
-        self._example: tuple[Examples, list[EmbeddedImage]] | None = None
+        self._example: tuple[LabelledImages, list[EmbeddedImage]] | None = None
         self._example_lock = Lock()
         self.visitors = Visitors(lambda: Visitor(template, limits, examples), limits)
-        # As many as there are cores: more would only hold more decoded pictures in memory at the same time.
+        # One thread per core: more would only keep more decoded pictures in memory at once.
         self.threads = ThreadPoolExecutor(max(2, os.cpu_count() or 2), thread_name_prefix="embed")
 
     async def work(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run something heavy beside the others, in the order of asking."""
+        """Run a slow function in a thread. Functions start in the order of the requests."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, partial(function, *arguments))
 
-    def example(self) -> tuple[Examples, list[EmbeddedImage]]:
-        """The bundled example: pictures with their classes, and pictures to classify. Made once for all visitors."""
+    def example(self) -> tuple[LabelledImages, list[EmbeddedImage]]:
+        """The bundled example: labelled pictures, and pictures to classify. It is made once for all visitors."""
         with self._example_lock:
             if self._example is None:
                 drawn = draw_example()
@@ -97,11 +99,11 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 
 async def _misunderstood(_: Request, __: Exception) -> Response:
-    return JSONResponse({"error": "The request was not understood. Reload the page."}, 422)
+    return JSONResponse({"error": "The server did not understand the request. Reload the page."}, 422)
 
 
 async def _failed(_: Request, __: Exception) -> Response:
-    return JSONResponse({"error": "Something went wrong in the server. The terminal that it runs in says what."}, 500)
+    return JSONResponse({"error": "The server failed. The terminal in which it runs shows the error."}, 500)
 
 
 # The page
@@ -117,7 +119,7 @@ def page() -> Response:
 
 @pages.get("/static/{name}")
 def static_file(name: str) -> Response:
-    """A part of the page: only files that are listed by name can be asked for."""
+    """A file of the page. Only files in the folder ``static`` itself are served."""
     if name not in _static_names():
         raise HTTPException(404, "There is no such file.")
     return _static_file(name)
@@ -133,7 +135,7 @@ def _static_file(name: str) -> Response:
     return Response((_STATIC / name).read_bytes(), media_type=media_type, headers={"cache-control": "no-cache"})
 
 
-# What the page asks. Each visitor has a cookie of its own; who has none becomes a new visitor.
+# The requests of the page. A cookie identifies each visitor; a request without one makes a new visitor.
 
 
 def _service(request: Request) -> Service:
@@ -152,11 +154,11 @@ def _visitor(request: Request, response: Response) -> Visitor:
 
 
 def _known_visitor(request: Request) -> Visitor:
-    """For pictures and files, which a new visitor cannot have."""
+    """The visitor of a request that makes no sense for a new one, because it needs their classes or pictures."""
     service = _service(request)
     visitor = service.visitors.find(request.cookies.get(service.door.visitor_cookie))
     if visitor is None:
-        raise Refused("You were away for long, or the server was started anew. Reload the page.", status=404)
+        raise Refused("You were away for too long, or the server was restarted. Reload the page.", status=404)
     return visitor
 
 
@@ -174,7 +176,7 @@ class ClassName(BaseModel):
 
 
 class Move(BaseModel):
-    """The class that a picture moves to; null to have it classified."""
+    """The class to move a picture to; null moves it to the pictures to classify."""
 
     class_id: str | None
 
@@ -189,19 +191,19 @@ def state(visitor: AnyVisitor, service: TheService) -> State:
 
 @api.delete("/state")
 def start_over(visitor: KnownVisitor) -> State:
-    """Forget everything."""
+    """Remove all classes and pictures, except the examples that every visitor starts with."""
     visitor.start_over()
     return visitor.state()
 
 
 @api.post("/example")
 async def load_example(visitor: KnownVisitor, service: TheService) -> State:
-    """Replace everything by the bundled example."""
+    """Replace all classes and pictures by the bundled example."""
     examples, to_classify = await service.work(service.example)
     return await service.work(_replaced, visitor, examples, to_classify)
 
 
-def _replaced(visitor: Visitor, examples: Examples, to_classify: list[EmbeddedImage]) -> State:
+def _replaced(visitor: Visitor, examples: LabelledImages, to_classify: list[EmbeddedImage]) -> State:
     visitor.replace(examples, to_classify)
     return visitor.state()
 
@@ -230,9 +232,9 @@ def remove_class(class_id: str, visitor: KnownVisitor) -> State:
 async def add_picture(
     request: Request, visitor: KnownVisitor, service: TheService, name: str = "", class_id: str | None = None
 ) -> State:
-    """Add the picture that is the body of the request: an example of a class, or one to classify.
+    """Add a picture, the body of the request, as an example of a class or as a picture to classify.
 
-    It answers with the id only, so that many pictures can come in before all is computed anew.
+    The response holds only the id, so that several uploads need only one new fit.
     """
     await run_in_threadpool(visitor.check_room, class_id)
     content = await request.body()
@@ -242,7 +244,7 @@ async def add_picture(
 
 @api.patch("/pictures/{picture_id}")
 def move_picture(picture_id: str, body: Move, visitor: KnownVisitor) -> State:
-    """Put a picture into a class: this is how a mistake is corrected."""
+    """Move a picture into a class, for example to correct a wrong answer."""
     visitor.move_picture(picture_id, body.class_id)
     return visitor.state()
 
@@ -256,13 +258,13 @@ def remove_picture(picture_id: str, visitor: KnownVisitor) -> State:
 
 @api.get("/pictures/{picture_id}/thumbnail")
 def thumbnail(picture_id: str, visitor: KnownVisitor) -> Response:
-    """The picture, small."""
+    """The thumbnail of a picture."""
     return Response(visitor.picture(picture_id).image.thumbnail, media_type="image/jpeg", headers=_FOREVER)
 
 
 @api.get("/pictures/{picture_id}/heat")
 def heat_map(picture_id: str, visitor: KnownVisitor) -> Response:
-    """The picture with a heat map of the evidence for its class."""
+    """The picture overlaid with a heat map of the evidence for its class."""
     content = BytesIO()
     visitor.explain(picture_id).overlay().save(content, "PNG")
     return Response(content.getvalue(), media_type="image/png")
@@ -276,13 +278,13 @@ def nearest(picture_id: str, visitor: KnownVisitor) -> list[State]:
 
 @api.get("/classifier")
 def download_classifier(visitor: KnownVisitor) -> Response:
-    """What was learnt, as a file for `FewShotClassifier.load` and ``deepbdc classify``."""
+    """The fitted classifier as a file for `FewShotClassifier.load` and ``deepbdc classify``."""
     return _download(visitor.classifier().to_bytes(), "classifier.safetensors", "application/octet-stream")
 
 
 @api.post("/classifier")
 async def load_classifier(request: Request, visitor: KnownVisitor, service: TheService) -> State:
-    """Replace everything by the examples of a saved classifier, which is the body of the request."""
+    """Replace all classes and pictures by the examples of a saved classifier, the body of the request."""
     content = await request.body()
     examples = await service.work(uploads.saved_examples, service.network, content, service.limits)
     return await service.work(_replaced, visitor, examples, [])
@@ -290,13 +292,13 @@ async def load_classifier(request: Request, visitor: KnownVisitor, service: TheS
 
 @api.get("/results.csv")
 def results_csv(visitor: KnownVisitor) -> Response:
-    """The answers for a spreadsheet."""
+    """The answers as CSV, for spreadsheets."""
     return _download(results.to_csv(visitor.results()).encode(), "results.csv", "text/csv; charset=utf-8")
 
 
 @api.get("/results.json")
 def results_json(visitor: KnownVisitor) -> Response:
-    """The answers for a program."""
+    """The answers as JSON, for programs."""
     return _download(results.to_json(visitor.results()).encode(), "results.json", "application/json")
 
 

@@ -1,4 +1,4 @@
-"""Pictures and classifiers that a visitor sends: decoded with care, and never used as the name of a file."""
+"""Decodes the pictures and classifiers that visitors upload. Uploads are not trusted and never written to disk."""
 
 import io
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from deepbdc import weight_files
-from deepbdc.app.limits import Limits, Refused
-from deepbdc.app.visitor import Examples, like, tidy_name
+from deepbdc.app.limits import AppLimits, Refused
+from deepbdc.app.visitor import LabelledImages, like, tidy_name
 from deepbdc.data.images import BadImage, load_image
 from deepbdc.estimator import EmbeddedImage, FewShotClassifier
 from deepbdc.own_images.pictures import thumbnail
@@ -18,20 +18,20 @@ from deepbdc.own_images.pictures import thumbnail
 if TYPE_CHECKING:
     from PIL import Image
 
-# Only formats that are decoded by Pillow itself: others, like EPS, would start programs.
+# Only formats that Pillow decodes itself. For others, like EPS, it would start external programs.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
 _LONGEST_TITLE = 100
 _FILE = Path("the file")
-_OTHER_NETWORK = "This classifier was made with another network or other settings than this server has."
+_OTHER_NETWORK = "This classifier was made with another network, or with other settings, than this server uses."
 
 
 def title_of(name: str) -> str:
-    """The last part of a file name, fit to be shown."""
+    """The last part of a path, cleaned for display."""
     return tidy_name(name.replace("\\", "/").rpartition("/")[2], _LONGEST_TITLE) or "picture"
 
 
-def embed(classifier: FewShotClassifier, content: bytes, name: str, limits: Limits) -> EmbeddedImage:
-    """Decode the content of a picture file and send it through the network."""
+def embed(classifier: FewShotClassifier, content: bytes, name: str, limits: AppLimits) -> EmbeddedImage:
+    """Decode a picture file and send the picture through the network."""
     picture = decode(content, name, limits)
     try:
         (embedded,) = classifier.embed([picture])
@@ -40,8 +40,8 @@ def embed(classifier: FewShotClassifier, content: bytes, name: str, limits: Limi
     return replace(embedded, name=name)
 
 
-def decode(content: bytes, name: str, limits: Limits) -> "Image.Image":
-    """The picture, or `Refused` with its name."""
+def decode(content: bytes, name: str, limits: AppLimits) -> "Image.Image":
+    """Decode a picture file. If that fails, the error `Refused` names the picture."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -52,12 +52,12 @@ def decode(content: bytes, name: str, limits: Limits) -> "Image.Image":
     except BadImage as error:
         raise Refused(str(error), status=422) from error
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise Refused(f"{name}: not a readable image. JPEG, PNG, WebP, GIF and TIFF files are.", status=422) from error
+        raise Refused(f"{name}: not a readable image. Use JPEG, PNG, WebP, GIF or TIFF files.", status=422) from error
 
 
 @dataclass(frozen=True)
 class Network:
-    """The network of this server: a saved classifier must have been made with the same."""
+    """Identifies the network of this server. Only classifiers made with the same network can be opened."""
 
     description: Mapping[str, Any]
     fingerprint: str
@@ -65,8 +65,7 @@ class Network:
 
     @classmethod
     def of(cls, template: FewShotClassifier) -> Self:
-        """The network that the settings of a classifier mean. It is loaded by this, so that the first visitor need not
-        wait for it."""
+        """Load the network of a classifier's settings and describe it. The first visitor then need not wait for it."""
         from PIL import Image
 
         fitted = like(template).fit([Image.new("RGB", (32, 32))], ["blank"])
@@ -75,7 +74,7 @@ class Network:
         return cls(header["embedding"], example.network, example.features.shape)
 
 
-def saved_examples(network: Network, content: bytes, limits: Limits) -> Examples:
+def saved_examples(network: Network, content: bytes, limits: AppLimits) -> LabelledImages:
     """The examples of a saved classifier."""
     try:
         _check_saved(network, content, limits)
@@ -86,12 +85,12 @@ def saved_examples(network: Network, content: bytes, limits: Limits) -> Examples
         return [(_checked(example, limits), str(label)) for example, label in pairs]
     except Refused:
         raise
-    except Exception as error:  # a file that somebody made up can be wrong in any way
-        raise Refused("This is not a classifier that was saved here, or it is damaged.", status=422) from error
+    except Exception as error:  # a forged file can cause any error
+        raise Refused("This file is not a classifier that was saved here, or it is damaged.", status=422) from error
 
 
-def _check_saved(network: Network, content: bytes, limits: Limits) -> None:
-    """Refuse a file before the network that it describes is built: it could be any, and of any size."""
+def _check_saved(network: Network, content: bytes, limits: AppLimits) -> None:
+    """Check a file before building the network that it describes, which could be of any kind and size."""
     tensors, header = weight_files.from_bytes(content, _FILE)
     if len(header["labels"]) > limits.pictures or len(set(header["labels"])) > limits.classes:
         raise Refused(f"This file holds more than {limits.pictures} pictures or {limits.classes} classes.", status=413)
@@ -99,9 +98,9 @@ def _check_saved(network: Network, content: bytes, limits: Limits) -> None:
         raise Refused(_OTHER_NETWORK, status=422)
 
 
-def _checked(example: EmbeddedImage, limits: Limits) -> EmbeddedImage:
-    """The example with finite features, and a thumbnail that was encoded here."""
+def _checked(example: EmbeddedImage, limits: AppLimits) -> EmbeddedImage:
+    """Check that the features of an example are finite, and encode its thumbnail again."""
     if not bool(example.features.isfinite().all()):
-        raise Refused("This classifier holds numbers that are not finite.", status=422)
+        raise Refused("This classifier contains NaN or infinite numbers.", status=422)
     name = title_of(example.name)
     return replace(example, name=name, thumbnail=thumbnail(decode(example.thumbnail, name, limits)))

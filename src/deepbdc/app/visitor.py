@@ -1,4 +1,4 @@
-"""What one visitor has: classes, pictures in them, and pictures to classify."""
+"""The state of one visitor: classes with their example pictures, and pictures to classify."""
 
 import secrets
 import unicodedata
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
-from deepbdc.app.limits import Limits, Refused
+from deepbdc.app.limits import AppLimits, Refused
 from deepbdc.estimator import NONE_OF_THESE, EmbeddedImage, Explanation, FewShotClassifier, Prediction
 
 
@@ -17,27 +17,27 @@ class Picture:
 
     image: EmbeddedImage
     class_id: str | None
-    """The class that it is an example of; None if it is to be classified."""
+    """The class that the picture is an example of; None for a picture to classify."""
     asked: bool
-    """Whether it was given to be classified, also if the person has said since what it is."""
+    """Whether it was once a picture to classify. This stays true when the visitor moves it into a class."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The answer for one picture that was to be classified."""
+    """The answer for one picture."""
 
     name: str
     answer: str
     probabilities: dict[str, float] | None
-    """Of every class; None if the person said what it is."""
+    """The probability of every class; None if the visitor gave the answer by moving the picture into a class."""
 
 
-Examples = Sequence[tuple[EmbeddedImage, str]]
-"""Pictures with the names of their classes."""
+LabelledImages = Sequence[tuple[EmbeddedImage, str]]
+"""Pictures, each with the name of its class."""
 
 
 def tidy_name(name: str, most: int) -> str:
-    """A name in one line, without what cannot be seen, of at most ``most`` characters."""
+    """The name on one line, without control characters, cut to ``most`` characters."""
     seen = "".join(
         character if unicodedata.category(character)[0] != "C" else " "
         for character in unicodedata.normalize("NFC", name)
@@ -46,7 +46,7 @@ def tidy_name(name: str, most: int) -> str:
 
 
 def distinct_names(names: Sequence[str], most: int) -> dict[str, str]:
-    """A tidied name for each, such that no two are the same, even where big and small letters are."""
+    """A tidied name for each given name. All are distinct even without regard to case."""
     found: dict[str, str] = {}
     for name in dict.fromkeys(names):
         taken = {other.casefold() for other in [*found.values(), NONE_OF_THESE]}
@@ -58,20 +58,23 @@ def distinct_names(names: Sequence[str], most: int) -> dict[str, str]:
 
 
 def like(template: FewShotClassifier) -> FewShotClassifier:
-    """A new classifier with the same settings, which shares the network: scikit-learn's clone would copy it."""
+    """A new classifier with the same settings. It shares the network, which scikit-learn's ``clone`` would copy."""
     return FewShotClassifier(**template.get_params(deep=False))
 
 
 class Visitor:
     """The classes and pictures of one visitor. Every method may be called from any thread.
 
+    ``lesson`` counts the changes of the examples: two states with the same number have the same answers. ``touched``
+    says whether the visitor has changed anything.
+
     Args:
-        template: A classifier whose settings are used; it need not be fitted.
-        limits: What is accepted.
-        examples: What the visitor begins with.
+        template: A classifier with the settings to use. It need not be fitted.
+        limits: What the server accepts.
+        examples: The examples that the visitor starts with.
     """
 
-    def __init__(self, template: FewShotClassifier, limits: Limits, examples: Examples = ()) -> None:
+    def __init__(self, template: FewShotClassifier, limits: AppLimits, examples: LabelledImages = ()) -> None:
         self.lock = RLock()
         self.touched = False
         self.lesson = 0
@@ -80,14 +83,14 @@ class Visitor:
         self._template = template
         self._limits = limits
         self._start = examples
-        self._fitted: tuple[FewShotClassifier, list[str]] | None = None  # and the ids of its examples
+        self._fitted: tuple[FewShotClassifier, list[str]] | None = None  # with the ids of its examples
         self._predictions: dict[str, Prediction] = {}
         self._add_examples(examples)
 
     # Classes
 
     def add_class(self, name: str) -> str:
-        """Add an empty class and give its id."""
+        """Add an empty class and return its id."""
         with self.lock:
             name = self._free_name(name)
             self._check_room_for_class()
@@ -104,7 +107,7 @@ class Visitor:
             self._changed(examples=True)
 
     def remove_class(self, class_id: str) -> None:
-        """Remove a class and its pictures. Those that were once to be classified are so again."""
+        """Remove a class and its pictures. Pictures that were once to be classified become so again."""
         with self.lock:
             self._known_class(class_id)
             for picture_id, picture in list(self.pictures.items()):
@@ -117,12 +120,12 @@ class Visitor:
 
     def _check_room_for_class(self) -> None:
         if len(self.classes) >= self._limits.classes:
-            raise Refused(f"There are {self._limits.classes} classes already, which is the most. Remove one first.")
+            raise Refused(f"There are {self._limits.classes} classes already, the most that are possible. Remove one.")
 
     def _free_name(self, name: str, besides: str | None = None) -> str:
-        """A tidied name, unless there is a class of this name already."""
+        """Tidy the name of a class. Refuse it if it is empty, too long or taken by a class other than ``besides``."""
         if len(name) > self._limits.name_length:
-            raise Refused(f"The name is too long: {len(name)} characters. Use at most {self._limits.name_length}.")
+            raise Refused(f"The name has {len(name)} characters. Use at most {self._limits.name_length}.")
         tidied = tidy_name(name, self._limits.name_length)
         if not tidied:
             raise Refused("A class needs a name.")
@@ -130,27 +133,29 @@ class Visitor:
             raise Refused(f"“{tidied}” is the answer for pictures of no class. Choose another name.")
         taken = {other.casefold() for class_id, other in self.classes.items() if class_id != besides}
         if tidied.casefold() in taken:
-            raise Refused(f"There is a class “{tidied}” already. Choose another name.", status=409)
+            raise Refused(f"There is already a class “{tidied}”. Choose another name.", status=409)
         return tidied
 
     def _known_class(self, class_id: str) -> str:
         if class_id not in self.classes:
-            raise Refused("This class is not there any more. Reload the page.", status=404)
+            raise Refused("This class no longer exists. Reload the page.", status=404)
         return self.classes[class_id]
 
     # Pictures
 
     def check_room(self, class_id: str | None) -> None:
-        """Refuse a picture before any work is done for it."""
+        """Refuse a picture before it is decoded, if there is no room for it or no such class."""
         with self.lock:
             if class_id is not None:
                 self._known_class(class_id)
             if len(self.pictures) >= self._limits.pictures:
                 most = self._limits.pictures
-                raise Refused(f"There are {most} pictures already, which is the most. Remove some first.", status=409)
+                raise Refused(
+                    f"There are {most} pictures already, the most that are possible. Remove some.", status=409
+                )
 
     def add_picture(self, image: EmbeddedImage, class_id: str | None) -> str:
-        """Add an example of a class, or without class a picture to classify, and give its id."""
+        """Add an example of a class, or a picture to classify if ``class_id`` is None. Return its id."""
         with self.lock:
             self.check_room(class_id)
             picture_id = secrets.token_hex(8)
@@ -159,7 +164,7 @@ class Visitor:
             return picture_id
 
     def move_picture(self, picture_id: str, class_id: str | None) -> None:
-        """Make a picture an example of a class; or without class, one to classify."""
+        """Make a picture an example of a class, or a picture to classify if ``class_id`` is None."""
         with self.lock:
             picture = self.picture(picture_id)
             if class_id is not None:
@@ -167,7 +172,7 @@ class Visitor:
             if picture.class_id != class_id:
                 picture.class_id = class_id
                 picture.asked = picture.asked or class_id is None
-                self.pictures[picture_id] = self.pictures.pop(picture_id)  # it becomes the last one of its new place
+                self.pictures[picture_id] = self.pictures.pop(picture_id)  # so that it is the last one in its new class
                 self._changed(examples=True)
 
     def remove_picture(self, picture_id: str) -> None:
@@ -182,24 +187,28 @@ class Visitor:
         """The picture with this id."""
         with self.lock:
             if picture_id not in self.pictures:
-                raise Refused("This picture is not there any more. Reload the page.", status=404)
+                raise Refused("This picture no longer exists. Reload the page.", status=404)
             return self.pictures[picture_id]
 
     # Everything
 
     def start_over(self) -> None:
-        """Forget everything but what the visitor began with."""
+        """Go back to the examples that the visitor started with."""
         with self.lock:
             self._empty()
             self._add_examples(self._start)
 
-    def replace(self, examples: Examples, to_classify: Sequence[EmbeddedImage] = ()) -> None:
-        """Forget everything, and begin with these pictures."""
+    def replace(self, examples: LabelledImages, to_classify: Sequence[EmbeddedImage] = ()) -> None:
+        """Replace all classes and pictures by these."""
         with self.lock:
-            if len(examples) + len(to_classify) > self._limits.pictures:
-                raise Refused(f"These are {len(examples)} pictures, more than {self._limits.pictures}.", status=413)
+            count = len(examples) + len(to_classify)
+            if count > self._limits.pictures:
+                raise Refused(
+                    f"These are {count} pictures. At most {self._limits.pictures} are possible.",
+                    status=413,
+                )
             if len({name for _, name in examples}) > self._limits.classes:
-                raise Refused(f"These are more than {self._limits.classes} classes.", status=413)
+                raise Refused(f"These are too many classes. At most {self._limits.classes} are possible.", status=413)
             self._empty()
             self._add_examples(examples)
             for image in to_classify:
@@ -210,7 +219,7 @@ class Visitor:
         self.pictures.clear()
         self._changed(examples=True)
 
-    def _add_examples(self, examples: Examples) -> None:
+    def _add_examples(self, examples: LabelledImages) -> None:
         touched, ids = self.touched, {}
         names = distinct_names([name for _, name in examples], self._limits.name_length)
         for image, name in examples:
@@ -226,10 +235,10 @@ class Visitor:
             self._fitted = None
             self._predictions.clear()
 
-    # What was learnt
+    # Answers
 
     def classifier(self) -> FewShotClassifier:
-        """The classifier that knows all examples as they are now."""
+        """The classifier, fitted to the current examples."""
         return self._learn()[0]
 
     def _learn(self) -> tuple[FewShotClassifier, list[str]]:
@@ -237,14 +246,14 @@ class Visitor:
             if self._fitted is None:
                 examples = {key: picture for key, picture in self.pictures.items() if picture.class_id is not None}
                 if not examples:
-                    raise Refused("There is nothing to learn from yet. Put a picture into a class first.", status=409)
+                    raise Refused("There are no examples yet. Add a picture to a class first.", status=409)
                 labels = [self.classes[str(picture.class_id)] for picture in examples.values()]
                 images = [picture.image for picture in examples.values()]
                 self._fitted = like(self._template).fit(images, labels), list(examples)
             return self._fitted
 
     def predictions(self) -> dict[str, Prediction]:
-        """The answers for all pictures that are to be classified, by their ids; empty if nothing was learnt yet."""
+        """The answers for all pictures to classify, by picture id; empty if there are no examples yet."""
         with self.lock:
             if all(picture.class_id is None for picture in self.pictures.values()):
                 return {}
@@ -259,11 +268,11 @@ class Visitor:
             return dict(self._predictions)
 
     def explain(self, picture_id: str) -> Explanation:
-        """Why a picture got its answer."""
+        """The explanation of the answer for a picture."""
         return self._explain(picture_id)[0]
 
     def nearest(self, picture_id: str) -> list[dict[str, Any]]:
-        """The examples that are most similar to a picture, as JSON."""
+        """The most similar examples of a picture, as JSON values."""
         explanation, example_ids = self._explain(picture_id)
         return [
             {"id": example_ids[near.index], "label": str(near.label), "similarity": float(near.similarity)}
@@ -276,7 +285,7 @@ class Visitor:
         return classifier.explain(picture.image), example_ids
 
     def results(self) -> list[Result]:
-        """The answers for all pictures that were to be classified."""
+        """The answers for all pictures that are or once were to be classified."""
         with self.lock:
             predictions = self.predictions()
             found = []
@@ -289,13 +298,13 @@ class Visitor:
             return found
 
     def _probabilities(self, prediction: Prediction) -> dict[str, float]:
-        """Of every class, the most likely first."""
+        """The probability of every class, the most likely class first."""
         names = [str(name) for name in self.classifier().classes_]
         pairs = zip(names, map(float, prediction.probabilities), strict=True)
         return dict(sorted(pairs, key=lambda pair: -pair[1]))
 
     def rest(self) -> None:
-        """Free the memory of what can be learnt again in a moment."""
+        """Drop the fitted classifier to save memory. It can be fitted again quickly."""
         if self.lock.acquire(blocking=False):
             self._fitted = None
             self.lock.release()
@@ -303,7 +312,7 @@ class Visitor:
     # For the page
 
     def state(self) -> dict[str, Any]:
-        """All that the page shows, as JSON."""
+        """Everything that the page shows, as JSON values."""
         with self.lock:
             predictions, ids = self.predictions(), {name: class_id for class_id, name in self.classes.items()}
             entries: dict[str | None, list[dict[str, Any]]] = {class_id: [] for class_id in (*self.classes, None)}

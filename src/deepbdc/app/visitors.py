@@ -1,4 +1,4 @@
-"""Who visits the web page: each has a random id, and what belongs to one is never seen by another."""
+"""All visitors of the web page. Each has a random id and sees only their own classes and pictures."""
 
 import secrets
 import time
@@ -7,20 +7,20 @@ from collections.abc import Callable
 from itertools import islice
 from threading import Lock
 
-from deepbdc.app.limits import Limits
+from deepbdc.app.limits import AppLimits
 from deepbdc.app.visitor import Visitor
 
 
 class Visitors:
-    """The visitors by their ids, the one who was away longest first.
+    """The visitors by their ids, in the order of their last request, the oldest first.
 
     Args:
         create: Makes a new visitor.
-        limits: How many are kept, and for how long.
-        clock: Seconds that only ever grow.
+        limits: How many visitors to remember, and for how long.
+        clock: A monotonic clock, in seconds.
     """
 
-    def __init__(self, create: Callable[[], Visitor], limits: Limits, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, create: Callable[[], Visitor], limits: AppLimits, clock: Callable[[], float] = time.monotonic):
         self._create = create
         self._limits = limits
         self._clock = clock
@@ -31,7 +31,7 @@ class Visitors:
         return len(self._visitors)
 
     def find(self, visitor_id: str | None) -> Visitor | None:
-        """The visitor with this id, if known."""
+        """The visitor with this id; None if there is none."""
         with self._lock:
             self._forget_the_idle()
             if visitor_id is None or visitor_id not in self._visitors:
@@ -43,7 +43,7 @@ class Visitors:
             return visitor
 
     def welcome(self) -> tuple[str, Visitor]:
-        """A new visitor and the id, which nobody can guess."""
+        """Add a new visitor. Return their id, which nobody can guess, and the visitor."""
         visitor_id, visitor = secrets.token_urlsafe(24), self._create()
         with self._lock:
             self._forget_the_idle()
@@ -58,12 +58,16 @@ class Visitors:
             self._visitors.popitem(last=False)
 
     def _let_others_rest(self) -> None:
-        """A fitted classifier takes some megabytes more than its pictures: only the latest visitors keep theirs."""
+        """Only the latest visitors keep their fitted classifier, which needs some megabytes besides the pictures."""
         latest = islice(reversed(self._visitors.values()), self._limits.fitted, self._limits.fitted + 1)
         for visitor, _ in latest:
             visitor.rest()
 
     def _forget_one(self) -> None:
-        """Rather one who has done nothing yet: somebody who only knocks often must not cost others their work."""
+        """Make room for a new visitor.
+
+        Visitors who have changed nothing are forgotten first. Otherwise, many requests without a cookie could delete
+        the work of others.
+        """
         untouched = (key for key, (visitor, _) in self._visitors.items() if not visitor.touched)
         self._visitors.pop(next(untouched, next(iter(self._visitors))))

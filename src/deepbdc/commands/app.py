@@ -67,12 +67,12 @@ def _listen(host: str, port: int) -> socket.socket:
 def _service(door: "Door", examples: str | None) -> "Service":
     """The service with the network loaded, and with the examples that every visitor begins with."""
     from deepbdc._memory import keep_freed_memory
-    from deepbdc.app.limits import Limits
+    from deepbdc.app.limits import AppLimits
     from deepbdc.app.server import Service
     from deepbdc.estimator import FewShotClassifier
 
     keep_freed_memory()
-    limits = Limits()
+    limits = AppLimits()
     if examples is None:
         return Service(FewShotClassifier(), limits, door)
     if not Path(examples).exists():
@@ -100,7 +100,7 @@ def _load(path: str) -> "FewShotClassifier":
     from deepbdc.estimator import FewShotClassifier
 
     loaded = FewShotClassifier.load(path)
-    loaded.set_params(backbone=loaded.embedding_, pool=None, size=None)
+    loaded.set_params(backbone=loaded.method_ or loaded.embedding_, pool=None, size=None)
     return loaded
 
 

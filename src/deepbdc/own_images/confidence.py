@@ -1,6 +1,7 @@
-"""How sure to be: from scores to probabilities, and from similarities to "none of these". Both from the examples alone.
+"""Calibration: turns scores into probabilities, and low similarities into "none of these". It needs only the examples.
 
-An example that is held out plays a new picture of its class; one whose whole class is held out, a picture of no class.
+A held-out example stands for a new picture of its class. An example whose whole class is held out stands for a picture
+of no class.
 """
 
 import math
@@ -12,45 +13,46 @@ from torch.nn.functional import log_softmax, one_hot
 
 from deepbdc.classifiers import Classifier, create_classifier
 
-# The usual scale of scores, where there is nothing to hold out. It was fitted to tasks of the validation classes of
-# CIFAR-FS and Omniglot; benchmarks/own_images.py measures on their test classes how well it does.
+# The usual scale of scores, for tasks in which no example can be held out. It was fitted to tasks of the validation
+# classes of CIFAR-FS and Omniglot; benchmarks/own_images.py measures its calibration on their test classes.
 USUAL_SCALE, FEW_CLASSES, SHOT_POWER, COSINE_POWER = 1.9, 1.3, -0.38, -0.6
 REFERENCE_C = 10.0
-"""The classifier it is for: logistic regression with this C."""
+"""The usual scale is that of logistic regression with this C."""
 DEVIATION = 0.5
-"""How far, in powers of e, the scale of a task is expected to be from the usual one."""
+"""Prior standard deviation of the logarithm of the scale around that of the usual one."""
 ONE_SIDED_MARGINS = (0.5, 1.5)
-"""Deviations from the mean to the threshold, where only pictures of no class can be played, or only those of one."""
+"""Where the threshold lies if only one kind of similarity can be simulated, in standard deviations from its mean: above
+the mean of pictures of no class, or below the mean of pictures of the only class."""
 NOTHING_KNOWN = 0.14
-"""The threshold for a single picture of a single class, which teaches nothing about others."""
+"""The threshold for a single picture of a single class, from which nothing can be simulated."""
 _FOLDS = 5
 
 
 @dataclass(frozen=True)
 class Confidence:
-    """What the examples teach about sureness."""
+    """How scores and similarities are turned into answers."""
 
     scale: float
-    """Probabilities are the softmax of the scores times this."""
+    """Probabilities are the softmax of the scores times this number."""
     threshold: float
-    """A picture less similar than this to every class is none of them."""
+    """A picture whose similarity to every class is below this number is none of these."""
 
 
 def learn_confidence(classifier: Classifier, examples: Tensor, labels: Tensor, way: int) -> Confidence:
-    """Learn from representations ``(s, features)`` with labels ``(s,)`` of ``way`` classes."""
+    """Learn scale and threshold from representations ``(s, features)`` with labels ``(s,)`` of ``way`` classes."""
     examples = in_their_span(examples)
     return Confidence(_scale(classifier, examples, labels, way), _threshold(examples, labels, way))
 
 
 def in_their_span(examples: Tensor) -> Tensor:
-    """The same examples ``(s, features)`` in their own span, ``(s, s)``: all inner products are as they were."""
+    """Coordinates ``(s, s)`` of examples ``(s, features)`` in their own span. All inner products stay the same."""
     values, vectors = torch.linalg.eigh((examples @ examples.T).double())
     coordinates: Tensor = vectors * values.clamp(min=0).sqrt()
     return coordinates
 
 
 def class_directions(examples: Tensor, labels: Tensor, way: int) -> Tensor:
-    """The direction of each class: the sum of its normalised examples, at length 1, ``(way, features)``."""
+    """The direction of each class ``(way, features)``: the sum of its normalised examples, normalised again."""
     sums = one_hot(labels, way).to(examples.dtype).T @ _normalised(examples)
     return _normalised(sums)
 
@@ -60,24 +62,33 @@ def _normalised(vectors: Tensor) -> Tensor:
 
 
 def _scale(classifier: Classifier, examples: Tensor, labels: Tensor, way: int) -> float:
-    """The scale under which held-out examples are most probable, drawn towards the usual one."""
+    """The most probable scale given the held-out examples, with a prior around the usual scale."""
     if way == 1:
         return 1.0
-    logs = torch.linspace(-3, 6, 901, dtype=torch.float64)
-    # The usual scale is that of the reference; other classifiers have larger or smaller scores.
+    # The usual scale is that of the reference classifier. The scores of other classifiers are larger or smaller.
     ratio = _margin(create_classifier("logistic", C=REFERENCE_C), examples, labels) / _margin(
         classifier, examples, labels
     )
     usual = torch.tensor(usual_scale(examples, labels, way) * ratio).log()
-    surprise = ((logs - usual) / DEVIATION).square() / 2
+    logs = _candidates(float(usual))
+    loss = ((logs - usual) / DEVIATION).square() / 2
     scores, held_out = held_out_scores(classifier, examples, labels, way)
     for score, label in zip(scores, held_out, strict=True):
-        surprise -= log_softmax(logs.exp().unsqueeze(1) * score, dim=-1)[:, label]
-    return float(logs[surprise.argmin()].exp())
+        loss -= log_softmax(logs.exp().unsqueeze(1) * score, dim=-1)[:, label]
+    return float(logs[loss.argmin()].exp())
+
+
+def _candidates(usual: float) -> Tensor:
+    """Logarithms of scales to choose from ``(901,)``: from -3 to 6, or around the usual one if it is not well inside.
+
+    The latter happens if a classifier does not normalise: its scores can be thousands of times as large.
+    """
+    logs = torch.linspace(-3, 6, 901, dtype=torch.float64)
+    return logs if -2 <= usual <= 5 else logs + (usual - 1.5)
 
 
 def usual_scale(examples: Tensor, labels: Tensor, way: int) -> float:
-    """What the scale is on average for so many classes and examples, as similar to each other as these are."""
+    """The average scale of tasks with as many classes, and as many and as similar examples, as this one."""
     unit = _normalised(examples)
     different = labels.unsqueeze(0) != labels.unsqueeze(1)
     cosine = float((unit @ unit.T)[different].mean().clamp(0.03, 1))
@@ -86,17 +97,17 @@ def usual_scale(examples: Tensor, labels: Tensor, way: int) -> float:
 
 
 def _margin(classifier: Classifier, examples: Tensor, labels: Tensor) -> float:
-    """How far, on average, the scores of examples are ahead in their own class."""
+    """The average lead of the examples' scores for their own class over those for each class."""
     scores = classifier(examples, labels, examples)
     own = scores.gather(1, labels.unsqueeze(1))
     return max(float((own - scores).sum() / scores.numel()), 1e-6)
 
 
 def held_out_scores(classifier: Classifier, examples: Tensor, labels: Tensor, way: int) -> tuple[Tensor, Tensor]:
-    """Scores ``(n, way)`` and labels ``(n,)`` of examples that the classifier was fitted without.
+    """Scores ``(n, way)`` and labels ``(n,)`` of held-out examples, each from a fit to the other folds.
 
-    Every class loses about as many at a time, so that none gets the better of another; one with a single example keeps
-    it.
+    Each fold holds about the same share of every class, so that no class has an advantage. A class with a single
+    example keeps it in every fit.
     """
     counts, ranks = torch.bincount(labels, minlength=way), _rank_in_class(labels)
     folds = min(max(int(counts.max()), 2), _FOLDS)
@@ -110,18 +121,18 @@ def held_out_scores(classifier: Classifier, examples: Tensor, labels: Tensor, wa
 
 
 def _rank_in_class(labels: Tensor) -> Tensor:
-    """How many examples of the same class come before each."""
+    """For each example, the number of examples of its class that come before it."""
     members = one_hot(labels)
     return (members.cumsum(dim=0) * members).sum(dim=1) - 1
 
 
 def _threshold(examples: Tensor, labels: Tensor, way: int) -> float:
-    """Between the similarities of new pictures of the classes and of pictures of none."""
+    """A threshold between the similarities of new pictures of the classes and those of pictures of no class."""
     inside, outside = simulated_similarities(examples, labels, way)
     if len(inside) and len(outside):
         return between(inside, outside)
     above, below = ONE_SIDED_MARGINS
-    if len(outside):  # one picture a class
+    if len(outside):  # one picture per class
         return float(outside.mean()) + above * _deviation(outside)
     if len(inside):  # one class
         return float(inside.mean()) - below * _deviation(inside)
@@ -129,13 +140,18 @@ def _threshold(examples: Tensor, labels: Tensor, way: int) -> float:
 
 
 def simulated_similarities(examples: Tensor, labels: Tensor, way: int) -> tuple[Tensor, Tensor]:
-    """Cosines to the nearest class of examples held out of their class, and of examples whose class is held out."""
+    """Cosine similarities to the nearest class, for two kinds of simulated new pictures.
+
+    Returns:
+        Those of examples held out of their class, where it has others; and those of examples whose whole class is held
+        out, if there is another class.
+    """
     unit = _normalised(examples)
     members = one_hot(labels, way).to(unit.dtype)
     sums, counts = members.T @ unit, members.sum(dim=0)
     cosines = unit @ _normalised(sums).T
     own = members.bool()
-    rest = sums[labels] - unit  # what is left of the own class
+    rest = sums[labels] - unit  # the sum of the other examples of the class
     with_rest = torch.where(own, (unit * _normalised(rest)).sum(dim=1, keepdim=True), cosines)
     inside = with_rest.max(dim=1).values[counts[labels] > 1]
     outside = cosines.masked_fill(own, -2).max(dim=1).values if way > 1 else cosines.new_empty(0)
@@ -143,7 +159,7 @@ def simulated_similarities(examples: Tensor, labels: Tensor, way: int) -> tuple[
 
 
 def between(inside: Tensor, outside: Tensor) -> float:
-    """The number as many deviations below the mean of the one as above that of the other."""
+    """The number that lies as many standard deviations below the mean of ``inside`` as above that of ``outside``."""
     low, high = float(outside.mean()), float(inside.mean())
     spread_low, spread_high = _deviation(outside), _deviation(inside)
     return low + (high - low) * spread_low / (spread_low + spread_high)

@@ -1,10 +1,10 @@
-"""Why a picture got its label: where in it the evidence lies, and which examples are like it."""
+"""Answers and their explanations: where in a picture the evidence lies, and which examples are similar."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -29,12 +29,28 @@ class Prediction:
     """The most likely class."""
     probability: float
     runner_up: Any | None
-    """The second most likely class; None if there is one class only."""
+    """The second most likely class; None if there is only one class."""
     runner_up_probability: float
     probabilities: NDArray[np.float64]
-    """Of all classes, in the order of ``classes_``."""
+    """The probabilities of all classes, in the order of ``classes_``."""
     rejected: bool
     """Whether the picture looks like none of the classes."""
+
+    @classmethod
+    def from_probabilities(
+        cls, name: str, classes: Sequence[Any], probabilities: NDArray[np.float64], rejected: bool
+    ) -> Self:
+        """The answer that has these probabilities of the classes."""
+        first, *rest = np.argsort(-probabilities, kind="stable")[:2].tolist()
+        return cls(
+            name=name,
+            label=classes[first],
+            probability=float(probabilities[first]),
+            runner_up=classes[rest[0]] if rest else None,
+            runner_up_probability=float(probabilities[rest[0]]) if rest else 0.0,
+            probabilities=probabilities,
+            rejected=rejected,
+        )
 
     @property
     def answer(self) -> Any:
@@ -44,35 +60,35 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """An example that is like the picture."""
+    """An example that is similar to the picture."""
 
     index: int
-    """In ``examples_``."""
+    """Its index in ``examples_``."""
     name: str
     label: Any
     similarity: float
-    """Cosine of the representations."""
+    """The cosine similarity of the two representations."""
     thumbnail: bytes
-    """As JPEG."""
+    """The picture as a small JPEG."""
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """Why a picture got its label."""
+    """The explanation of an answer."""
 
     prediction: Prediction
     label: Any
-    """The class that the heat map is for."""
+    """The class that the heat map shows the evidence for."""
     heat: NDArray[np.float32]
-    """Evidence in each part of the picture ``(h, w)``, from -1 to 1; what is positive speaks for the class."""
+    """The evidence at each pixel ``(h, w)``, from -1 to 1. Positive values speak for the class."""
     picture: "Image.Image"
     nearest: tuple[Neighbour, ...]
-    """The most similar examples, the most similar first."""
+    """The most similar examples, in descending order of similarity."""
     classes: tuple[Any, ...]
-    """All classes, in the order of the probabilities."""
+    """All classes, in the order of ``prediction.probabilities``."""
 
     def overlay(self) -> "Image.Image":
-        """The picture with the heat map on it: red speaks for the class, blue against."""
+        """The picture overlaid with the heat map: red speaks for the class, blue against it."""
         from matplotlib import colormaps
         from PIL import Image
 
@@ -83,7 +99,7 @@ class Explanation:
         return Image.fromarray((255 * ((1 - strength) * dimmed + strength * colours)).round().astype(np.uint8))
 
     def save(self, path: str | Path) -> None:
-        """Write the picture with its heat map, the probabilities and the nearest examples as one picture file."""
+        """Draw the picture, its heat map, the probabilities and the most similar examples into one picture file."""
         from matplotlib.figure import Figure
         from PIL import Image
 
@@ -123,11 +139,12 @@ class Explanation:
 def evidence(features: Tensor, margin: Callable[[Tensor], Tensor]) -> Tensor:
     """How much each position of a reduced map ``(d, h, w)`` adds to the margin of a class: ``(h, w)``.
 
-    Each position is taken out by itself: set to 0 it adds nothing to a mean, nor to the distances between channels.
+    One position at a time is set to 0, and the drop of the margin is its evidence. A position of zeros adds nothing to
+    a mean, nor to the distances between channels.
 
     Args:
         features: The map.
-        margin: From maps ``(n, d, h, w)`` to how far the class is ahead ``(n,)``.
+        margin: A function from maps ``(n, d, h, w)`` to the lead of the class over all others ``(n,)``.
     """
     height, width = features.shape[1:]
     places = height * width
@@ -138,7 +155,7 @@ def evidence(features: Tensor, margin: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def heat_map(values: Tensor, picture: "Image.Image", preprocessing: Preprocessing) -> NDArray[np.float32]:
-    """Evidence ``(h, w)`` of the part that the network saw, spread over the whole picture, from -1 to 1."""
+    """Resize evidence ``(h, w)`` to the part of the picture that the network saw, and scale it to -1 to 1."""
     top, left, tall, wide = seen_part(picture.size, preprocessing)
     spread = torch.nn.functional.interpolate(
         values[None, None].float(), size=(tall, wide), mode="bicubic" if min(values.shape) > 1 else "nearest"
@@ -150,7 +167,7 @@ def heat_map(values: Tensor, picture: "Image.Image", preprocessing: Preprocessin
 
 
 def seen_part(size: tuple[int, int], preprocessing: Preprocessing) -> tuple[int, int, int, int]:
-    """Top, left, height and width of the part of a picture (of width, height) that is left after the crop."""
+    """Top, left, height and width of the part that remains after the crop of a picture of ``size`` (width, height)."""
     share = min(preprocessing.input_size / preprocessing.resize, 1)
     width, height = size
     if preprocessing.squash:

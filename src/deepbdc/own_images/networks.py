@@ -1,4 +1,4 @@
-"""The network behind a `FewShotClassifier`: by a name, of a run, or a person's own, always as an `Embedding`."""
+"""Finds the network that `FewShotClassifier(backbone=...)` means: by name, of a training run, or a person's own."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -27,7 +27,10 @@ _Description = Mapping[str, Any]
 
 
 class OwnBackbone(Backbone):
-    """Any network that gives feature maps ``(n, channels, h, w)``, with its pre-processing if it has one."""
+    """Any network that gives feature maps ``(n, channels, h, w)``.
+
+    If the network has a ``preprocessing``, it is used; otherwise that of ImageNet networks.
+    """
 
     def __init__(self, network: nn.Module, size: int | None) -> None:
         given = getattr(network, "preprocessing", None)
@@ -36,64 +39,73 @@ class OwnBackbone(Backbone):
         self.network = network
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images ``(n, 3, h, w)`` to features, in the precision of the network."""
+        """Map images ``(n, 3, h, w)`` to feature maps, computed in the precision of the network."""
         features: Tensor = self.network(images.to(_first(self.network).dtype))
         return features.float()
 
 
 def find_embedding(backbone: Any, pool: str | None, size: int | None, device: str) -> Embedding:
-    """The embedding that the settings of a `FewShotClassifier` mean, in evaluation mode.
+    """The embedding that the settings of a `FewShotClassifier` describe.
 
-    One that is given by its name, or as a run, is made once and shared. A person's own network is left where it is, and
-    as it is.
+    An embedding that is given by a name or as a run is built once, in evaluation mode on ``device``, and shared. A
+    person's own network stays on its device and in its mode.
     """
     if pool is not None and pool not in POOLS:
         raise UserError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
-    if isinstance(backbone, (str, Path)) and not _is_run(backbone):
-        return _named_embedding(str(backbone), pool or "bdc", size, device)
-    if isinstance(backbone, (str, Path)):
-        embedding = _run_embedding(Path(backbone), _age(Path(backbone)), device)
-    elif isinstance(backbone, Method):
-        embedding = backbone.embedding
-    elif isinstance(backbone, Embedding):
-        embedding = backbone
-    elif isinstance(backbone, nn.Module):
+    method = find_method(backbone, device)
+    if method is None and isinstance(backbone, str):
+        return _named_embedding(backbone, pool or "bdc", size, device)
+    if method is None and not isinstance(backbone, Embedding):
         return _own_embedding(backbone, pool, size)
-    else:
-        raise WrongType(
-            "backbone must be a name, a trained run, or a network that gives feature maps, "
-            f"got {type(backbone).__name__}"
-        )
     if pool is not None or size is not None:
         raise UserError("a trained embedding has its own pooling and size: leave out pool and size")
-    return embedding
+    return backbone if method is None else method.embedding
 
 
-def embedding_from(description: _Description, backbone: Any, device: str) -> Embedding:
-    """The embedding that a file describes, still without its weights; ``backbone`` is a person's own network."""
-    from deepbdc.recipes import build_method, recipe_from_dict
+def find_method(backbone: Any, device: str) -> Method | None:
+    """The trained method, if ``backbone`` is one or is the folder or file of a run; None for any other network."""
+    if isinstance(backbone, Method):
+        return backbone
+    if isinstance(backbone, Path) or (isinstance(backbone, str) and Path(backbone).exists()):
+        return _run_method(Path(backbone), _modification_time(Path(backbone)), device)
+    return None
 
-    preprocessing = read_preprocessing(description)
+
+def network_from(description: _Description, backbone: Any, device: str) -> tuple[Embedding, Method | None]:
+    """The embedding that a file describes, and the method that it belongs to, if any; still without their weights.
+
+    Args:
+        description: The entry ``embedding`` in the header of the file.
+        backbone: The person's own network or method, if the file was made with one.
+        device: Where to compute.
+    """
+    method = None
     if description["kind"] == "named":
         network = create_backbone(description["name"], pretrained=False)
-        embedding = Embedding(network, _pool(description["pool"], network), preprocessing)
+        embedding = Embedding(network, _pool(description["pool"], network)).eval()
     elif description["kind"] == "run":
-        with torch.random.fork_rng(devices=[]):
-            embedding = build_method(recipe_from_dict(description["recipe"], "the file")).embedding
-        embedding.preprocessing = preprocessing
-    elif backbone is None:
+        method = _method_of(description["recipe"]).eval()
+        embedding = method.embedding
+    elif isinstance(backbone, nn.Module):
+        method = find_method(backbone, device)
+        embedding = find_embedding(backbone, description["pool"], None, device)
+    else:
         raise UserError(
             "this classifier was fitted with a network of your own, which a file cannot hold: "
-            "give it to load(path, backbone=network)"
+            "give the network itself to load(path, backbone=network)"
         )
-    else:
-        embedding = find_embedding(backbone, description["pool"], None, device)
-        embedding.preprocessing = preprocessing
+    embedding.preprocessing = read_preprocessing(description)
     embedding.description = description
-    return _on(embedding, device)
+    (embedding if method is None else method).to(device)
+    return embedding, method
 
 
-def _own_embedding(network: nn.Module, pool: str | None, size: int | None) -> Embedding:
+def _own_embedding(network: Any, pool: str | None, size: int | None) -> Embedding:
+    if not isinstance(network, nn.Module):
+        raise WrongType(
+            "backbone must be a name, a trained run, or a network that gives feature maps, "
+            f"got {type(network).__name__}"
+        )
     own = OwnBackbone(network, size)
     pooling = _pool(pool or "bdc", own).to(_first(network).device)
     embedding = Embedding(own, pooling, own.preprocessing.resized(size))
@@ -105,51 +117,51 @@ def _own_embedding(network: nn.Module, pool: str | None, size: int | None) -> Em
 def _named_embedding(name: str, pool: str, size: int | None, device: str) -> Embedding:
     if not name.startswith(_TIMM) and name in list_backbones() and name not in (DEFAULT_BACKBONE, FINE_BACKBONE):
         raise UserError(
-            f"{name} knows nothing yet: train it with 'deepbdc train' and give the folder of the run, "
-            f"or take {DEFAULT_BACKBONE}, {FINE_BACKBONE} or 'timm/NAME', which were trained on ImageNet"
+            f"{name} has no trained weights: train it with 'deepbdc train' and give the folder of the run, "
+            f"or choose {DEFAULT_BACKBONE}, {FINE_BACKBONE} or 'timm/NAME', which were trained on ImageNet"
         )
     network = create_backbone(name, pretrained=True)
     embedding = Embedding(network, _pool(pool, network), network.preprocessing.resized(size))
     embedding.description = {"kind": "named", "name": name, "pool": pool}
-    return _on(embedding, device)
+    return embedding.to(device).eval()
 
 
 @lru_cache(maxsize=4)
-def _run_embedding(path: Path, age: int, device: str) -> Embedding:
-    """The embedding of a run; ``age`` and ``device`` are there to tell one from another."""
+def _run_method(path: Path, modified: int, device: str) -> Method:
+    """The trained method of a run. A run that was written again since (``modified``) is loaded again."""
     from deepbdc.runs import load_run
 
     run = load_run(path)
-    embedding = run.method.embedding
-    embedding.description = {"kind": "run", "recipe": run.recipe.as_dict()}
-    return _on(embedding, device)
+    run.method.embedding.description = {"kind": "run", "recipe": run.recipe.as_dict()}
+    return run.method.to(device).eval()
 
 
-def _age(path: Path) -> int:
-    """When the model of a run was written; 0 if there is none, which `load_run` will say."""
+def _method_of(recipe: Mapping[str, Any]) -> Method:
+    """The method of a recipe with random weights. The global random state does not change."""
+    from deepbdc.recipes import build_method, recipe_from_dict
+
+    with torch.random.fork_rng(devices=[]):
+        return build_method(recipe_from_dict(recipe, "the file"))
+
+
+def _modification_time(path: Path) -> int:
+    """When the model of a run was written; 0 if there is none, in which case `load_run` raises the error."""
     file = path / "model.safetensors" if path.is_dir() else path
     return file.stat().st_mtime_ns if file.exists() else 0
-
-
-def _is_run(backbone: str | Path) -> bool:
-    return isinstance(backbone, Path) or Path(backbone).exists()
 
 
 def _pool(name: str, backbone: Backbone) -> Pool:
     return BDCPool(backbone.out_channels) if name == "bdc" else AveragePool(backbone.out_channels)
 
 
-def _on(embedding: Embedding, device: str) -> Embedding:
-    return embedding.to(device).eval()
-
-
 def _first(network: nn.Module) -> Tensor:
-    """A parameter, to see the device and precision of a network by."""
+    """The first parameter of a network, which tells its device and precision."""
     return next(network.parameters(), torch.zeros(()))
 
 
 @torch.no_grad()
 def _channels(network: nn.Module, size: int) -> int:
+    """The number of channels of the maps that a network gives for an image of ``size`` × ``size`` pixels."""
     like = _first(network)
     if like.is_meta:
         raise UserError("the backbone has no weights (it is on the device 'meta'): load them first")
@@ -159,6 +171,6 @@ def _channels(network: nn.Module, size: int) -> int:
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise UserError(
             f"a backbone must give feature maps (n, channels, h, w), but for one image of {size}×{size} pixels it "
-            f"gave {got}: take the network without its last pooling and classification layers"
+            f"gave {got}: leave out the last pooling and classification layers of the network"
         )
     return int(features.shape[1])

@@ -1,4 +1,4 @@
-"""A fitted classifier as an ONNX model."""
+"""Exports a fitted classifier as an ONNX model."""
 
 import json
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from deepbdc._files import write_bytes
+from deepbdc._modes import evaluating
 from deepbdc._optional import require
 from deepbdc.classifiers._products import NORM_EPSILON
 from deepbdc.classifiers.linear import LinearRule
@@ -16,8 +17,8 @@ from deepbdc.embedding import Embedding
 from deepbdc.own_images.confidence import Confidence
 
 
-class Answer(nn.Module):
-    """From images with colours from 0 to 1, ``(n, 3, size, size)``, to probabilities and rejections."""
+class OnnxModel(nn.Module):
+    """The network and the classifier in one: images ``(n, 3, size, size)``, RGB from 0 to 1, to answers."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Answer(nn.Module):
         self.threshold = confidence.threshold
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Probabilities ``(n, classes)`` and whether a picture is none of them ``(n,)``."""
+        """Probabilities ``(n, classes)``, and whether a picture is rejected as none of the classes ``(n,)``."""
         colours = (images - self.colour_mean) / self.colour_std  # type: ignore[operator]
         features = self.embedding(colours).flatten(1) - self.mean
         lengths = torch.sqrt((features * features).sum(dim=1, keepdim=True))
@@ -60,21 +61,22 @@ def write_onnx(
     directions: Tensor,
     classes: Sequence[Any],
 ) -> None:
-    """Write the model, with what its user must know as metadata: classes and pre-processing as JSON."""
+    """Write the model. Its metadata tells the classes and the pre-processing, as JSON."""
     onnx: Any = require("onnx", extra="onnx")
     require("onnxscript", extra="onnx")
     size = embedding.preprocessing.input_size
     device = rule.weights.device
-    model = Answer(embedding, mean, rule, confidence, directions).to(device).eval()
-    program = torch.onnx.export(
-        model,
-        (torch.rand(2, 3, size, size, device=device),),
-        dynamo=True,
-        input_names=["images"],
-        output_names=["probabilities", "rejected"],
-        dynamic_shapes=({0: torch.export.Dim("n", min=1, max=4096)},),
-        verbose=False,
-    )
+    model = OnnxModel(embedding, mean, rule, confidence, directions).to(device)
+    with evaluating(model):
+        program = torch.onnx.export(
+            model,
+            (torch.rand(2, 3, size, size, device=device),),
+            dynamo=True,
+            input_names=["images"],
+            output_names=["probabilities", "rejected"],
+            dynamic_shapes=({0: torch.export.Dim("n", min=1, max=4096)},),
+            verbose=False,
+        )
     assert program is not None
     proto = program.model_proto
     preprocessing = embedding.preprocessing

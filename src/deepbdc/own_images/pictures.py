@@ -1,7 +1,7 @@
-"""Pictures as people have them, files, bytes, PIL images, arrays or tensors, and what the network made of them."""
+"""Pictures in every form that people have them: files, bytes, PIL images, arrays, tensors, or already embedded."""
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +22,13 @@ _CHANNELS = (1, 3, 4)
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedImage:
-    """A picture that went through the network once. It can stand wherever a picture can."""
+    """A picture that has gone through the network. It can be given wherever a picture is expected."""
 
     name: str
     features: Tensor
     """The reduced feature map ``(d, h, w)``."""
     thumbnail: bytes
-    """The upright RGB picture as JPEG, its longest side at most 224 pixels."""
+    """The upright RGB picture as JPEG. Its longest side is at most 224 pixels."""
     network: str
     """Fingerprint of the network that made the features."""
 
@@ -38,7 +38,7 @@ ImageLike = Any
 
 
 def as_list(images: Any) -> Sequence[ImageLike]:
-    """The pictures one by one; a single one is a list of one."""
+    """The pictures as a sequence. A single picture becomes a list of one."""
     from PIL import Image
 
     if isinstance(images, (str, Path, bytes, Image.Image, EmbeddedImage)):
@@ -57,7 +57,7 @@ def as_list(images: Any) -> Sequence[ImageLike]:
 
 
 def name_of(image: ImageLike, position: int) -> str:
-    """What to call a picture in answers and errors."""
+    """The name of a picture in answers and errors: its path, if known, otherwise its position."""
     if isinstance(image, EmbeddedImage):
         return image.name
     if isinstance(image, (str, Path)):
@@ -66,12 +66,12 @@ def name_of(image: ImageLike, position: int) -> str:
 
 
 def decode(image: ImageLike, position: int, size: int | None = None) -> "Image.Image":
-    """Any picture as plain RGB; what is none raises `BadImage` (or FileNotFoundError), which names it.
+    """Decode any picture to RGB. Errors name the picture: `BadImage`, or FileNotFoundError if there is no such file.
 
     Args:
         image: The picture.
-        position: Its place among the others, to name it by.
-        size: The smallest side that is needed: large JPEG files are then decoded at a fraction of their size.
+        position: Its index among the given pictures. It is the name of a picture that has no other.
+        size: The length that the shorter side needs at least. Large JPEG files are then decoded at a reduced size.
     """
     from PIL import Image, ImageOps
 
@@ -86,15 +86,17 @@ def decode(image: ImageLike, position: int, size: int | None = None) -> "Image.I
     if isinstance(image, Image.Image):
         try:
             if image.width * image.height > MOST_PIXELS:
-                raise BadImage(f"{name}: refused, {image.width}×{image.height} pixels are too many")
+                raise BadImage(
+                    f"{name}: {image.width}×{image.height} pixels are too many, the limit is {MOST_PIXELS:,}"
+                )
             return to_rgb(ImageOps.exif_transpose(image))
-        except (OSError, SyntaxError) as error:  # it is read from its file only now
+        except (OSError, SyntaxError) as error:  # Pillow reads the file only now
             raise BadImage(f"{name}: not a readable image ({error})") from error
     if isinstance(image, Tensor):
         return _from_array(image.detach().cpu().numpy(), name, channels_first=True)
     if isinstance(image, np.ndarray):
         return _from_array(image, name, channels_first=False)
-    raise BadImage(f"{name}: not a path, bytes, a PIL image, an array or a tensor, but {type(image).__name__}")
+    raise BadImage(f"{name}: must be a path, bytes, a PIL image, an array or a tensor, got {type(image).__name__}")
 
 
 def thumbnail(picture: "Image.Image") -> bytes:
@@ -107,7 +109,7 @@ def thumbnail(picture: "Image.Image") -> bytes:
 
 
 def folder_examples(folder: str | Path) -> tuple[list[Path], list[str]]:
-    """The files and labels of a folder with a folder for each class."""
+    """The picture files in a folder that holds one folder per class, and the label of each file."""
     from deepbdc.data.loading import class_folders
 
     files, labels = [], []
@@ -117,10 +119,13 @@ def folder_examples(folder: str | Path) -> tuple[list[Path], list[str]]:
     return files, labels
 
 
-def batches(images: Sequence[ImageLike], size: int) -> Iterator[tuple[int, Sequence[ImageLike]]]:
-    """Consecutive pictures, at most ``size`` at a time, each batch with the position of its first."""
-    for start in range(0, len(images), size):
-        yield start, images[start : start + size]
+def find_pictures(images: Any) -> Sequence[ImageLike]:
+    """Pictures as a sequence; for a folder, the picture files in it and in the folders below."""
+    if isinstance(images, (str, Path)) and Path(images).is_dir():
+        from deepbdc.data.loading import is_image
+
+        return sorted(file for file in Path(images).rglob("*") if is_image(file))
+    return as_list(images)
 
 
 def _from_array(values: Any, name: str, channels_first: bool) -> "Image.Image":
@@ -132,15 +137,15 @@ def _from_array(values: Any, name: str, channels_first: bool) -> "Image.Image":
         if first and (channels_first or not last):
             values = np.moveaxis(values, 0, -1)
         elif not last:
-            raise BadImage(f"{name}: an array of shape {shape} has neither 1, 3 nor 4 channels, first or last")
+            raise BadImage(f"{name}: the first or last dimension must be 1, 3 or 4 channels, got the shape {shape}")
         values = values[..., 0] if values.shape[-1] == 1 else values
     if values.ndim not in (2, 3) or 0 in values.shape:
-        raise BadImage(f"{name}: a picture is (h, w), (h, w, channels) or (channels, h, w), got the shape {shape}")
+        raise BadImage(f"{name}: the shape must be (h, w), (h, w, channels) or (channels, h, w), got {shape}")
     return to_rgb(Image.fromarray(np.ascontiguousarray(_as_bytes(values, name))))
 
 
 def _as_bytes(values: Any, name: str) -> Any:
-    """Colours as numbers from 0 to 255."""
+    """Convert colours to uint8, from 0 to 255."""
     if values.dtype == np.uint8:
         return values
     if values.dtype == np.bool_:
@@ -150,8 +155,8 @@ def _as_bytes(values: Any, name: str) -> Any:
     low, high = float(values.min()), float(values.max())
     if not (np.isfinite(low) and np.isfinite(high)) or low < 0 or high > 255:
         raise BadImage(
-            f"{name}: colours must be from 0 to 1, or from 0 to 255, but are from {low:g} to {high:g}: "
-            "give the picture before it is normalised"
+            f"{name}: colours must be from 0 to 1 or from 0 to 255, but are from {low:g} to {high:g}: "
+            "give the picture as it was before normalisation"
         )
     if values.dtype.kind == "f" and high <= 1:
         values = values * 255

@@ -1,4 +1,4 @@
-// Requests to the server. Every one that fails throws an Error whose message is for people.
+// Requests to the server. A request that fails throws an Error whose message can be shown to the person.
 
 const OWN_HEADERS = { "X-Deepbdc": "1" };
 
@@ -19,7 +19,7 @@ export async function request(method, path, body) {
   }
   const answer = await response.json().catch(() => ({}));
   if (!response.ok) {
-    const error = new Error(answer.error || `The server answered with the error ${response.status}.`);
+    const error = new Error(answer.error || `The server answered with error ${response.status}.`);
     error.status = response.status;
     throw error;
   }

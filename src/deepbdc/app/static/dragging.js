@@ -1,4 +1,4 @@
-// Drag pictures from card to class, and files from anywhere into a place with data-drop (the id of a class, or "").
+// Drag and drop of pictures on the page and of files. Targets have data-drop: the id of a class, or "" to classify.
 
 const PICTURE = "application/x-deepbdc-picture";
 
@@ -26,7 +26,7 @@ export function watchDragging({ addFiles, movePicture }) {
 
   document.addEventListener("dragover", (event) => {
     if (!isPicture(event) && !isFile(event)) return;
-    event.preventDefault(); // or the browser would open a file that misses its target
+    event.preventDefault(); // otherwise the browser would open a file that is dropped beside a target
     const target = targetOf(event);
     event.dataTransfer.dropEffect = !target ? "none" : isPicture(event) ? "move" : "copy";
     mark(target);

@@ -1,10 +1,10 @@
-// What happens when the person does something. The server keeps the state; each answer brings it anew.
+// Reacts to what the person does. The server keeps the state; the page shows the state in each response.
 
 import { request, thumbnailOf, upload } from "./api.js";
 import { watchDragging } from "./dragging.js";
 import { plural, render, renderChoices, say, showHeat, showProblems, showProgress } from "./view.js";
 
-const REFRESH_AFTER = 5; // uploads, so that answers appear while others are on their way
+const REFRESH_AFTER = 5; // uploads, so that the first answers appear while the rest is uploaded
 const find = (id) => document.getElementById(id);
 let state = null;
 let limits = null;
@@ -18,7 +18,7 @@ function show(answer) {
 
 const refresh = async () => show(await request("GET", "/api/state"));
 
-/** Do something that answers with the state, and say how it went. */
+/** Send a request whose response is the new state. Show the state, and a message about success or failure. */
 async function change(method, path, body, done) {
   try {
     const answer = await request(method, path, body);
@@ -46,7 +46,7 @@ async function uploadAll(files, classId) {
   const problems = [];
   let added = 0;
   for (const [place, file] of files.entries()) {
-    showProgress(`Looking at picture ${place + 1} of ${files.length}`, place, files.length);
+    showProgress(`Reading picture ${place + 1} of ${files.length}`, place, files.length);
     try {
       checkSize(file, limits.file_bytes);
       await upload(file, classId);
@@ -54,7 +54,7 @@ async function uploadAll(files, classId) {
       if (added % REFRESH_AFTER === 0) await refresh();
     } catch (error) {
       problems.push(error.message.startsWith(file.name) ? error.message : `${file.name}: ${error.message}`);
-      if (error.status === 409 || error.status === 404) break; // no room, or no such class: so it is for the rest
+      if (error.status === 409 || error.status === 404) break; // the remaining files would fail, too
     }
   }
   showProgress(null);
@@ -71,14 +71,14 @@ function checkSize(file, most) {
 
 async function movePicture(pictureId, classId) {
   const target = classId === null ? "the pictures to classify" : className(classId);
-  await change("PATCH", `/api/pictures/${pictureId}`, { class_id: classId }, `Moved to ${target}. All answers are new.`);
+  await change("PATCH", `/api/pictures/${pictureId}`, { class_id: classId }, `Moved to ${target}. All answers are updated.`);
 }
 
 async function removePicture(pictureId) {
   await change("DELETE", `/api/pictures/${pictureId}`, undefined, "Picture removed.");
 }
 
-/** Run something that may take a card away, and leave the focus on the card that follows. */
+/** Run an action that may remove a card. If it does, move the focus to the next card. */
 async function keepPlace(card, action) {
   const list = card.closest("ul");
   const place = [...list.children].indexOf(card);
@@ -139,7 +139,7 @@ function toggleHeat(cards, button) {
 
 // The dialog of one picture
 
-let opened = null; // the picture of the dialog and its card
+let opened = null; // the id of the picture in the dialog, and its card
 
 function openPicture(pictureId, element) {
   const home = state.classes.find((entry) => entry.pictures.some((picture) => picture.id === pictureId));
@@ -169,13 +169,13 @@ find("add-class").addEventListener("submit", async (event) => {
   event.preventDefault();
   const input = find("new-class");
   const name = input.value.trim();
-  if (await change("POST", "/api/classes", { name }, `Class ${name} added. Now give it some pictures.`)) input.value = "";
+  if (await change("POST", "/api/classes", { name }, `Class ${name} added. Now add some pictures to it.`)) input.value = "";
   input.focus();
 });
 
 async function renameClass(input) {
   const path = `/api/classes/${input.closest(".class").dataset.drop}`;
-  if (!(await change("PATCH", path, { name: input.value }, "Renamed."))) input.value = input.dataset.saved;
+  if (!(await change("PATCH", path, { name: input.value }, "Class renamed."))) input.value = input.dataset.saved;
 }
 
 document.addEventListener("keydown", (event) => {
@@ -215,8 +215,8 @@ async function replaceAll(question, progress, action) {
 }
 
 async function loadExample() {
-  await replaceAll("Replace your classes and pictures by the example?", "Drawing the example", () =>
-    change("POST", "/api/example", undefined, "The example is here."));
+  await replaceAll("Replace your classes and pictures with the example?", "Drawing the example", () =>
+    change("POST", "/api/example", undefined, "Example loaded."));
 }
 
 find("load-example").addEventListener("click", loadExample);
@@ -234,13 +234,13 @@ find("open-classifier").addEventListener("change", async (event) => {
     showProblems("This did not work", [`${file.name} is too large for a saved classifier.`]);
     return;
   }
-  await replaceAll("Replace your classes and pictures by the saved ones?", `Opening ${file.name}`, () =>
+  await replaceAll("Replace your classes and pictures with the saved ones?", `Opening ${file.name}`, () =>
     change("POST", "/api/classifier", file, `${file.name} is open.`));
 });
 
 find("start-over").addEventListener("click", async () => {
-  if (await confirm("Forget all classes and pictures?", "Start over")) {
-    await change("DELETE", "/api/state", undefined, "Everything is forgotten.");
+  if (await confirm("Remove all classes and pictures?", "Start over")) {
+    await change("DELETE", "/api/state", undefined, "All classes and pictures removed.");
   }
 });
 
@@ -249,6 +249,6 @@ find("problems-close").addEventListener("click", () => {
   find("main").focus();
 });
 
-// The token has become a cookie: it need not stay in the address.
+// The token is stored in a cookie by now, so remove it from the address.
 if (location.search) history.replaceState(null, "", location.pathname);
-refresh().catch((error) => showProblems("The page could not be filled", [error.message]));
+refresh().catch((error) => showProblems("The page could not be loaded", [error.message]));

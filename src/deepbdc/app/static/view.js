@@ -1,4 +1,4 @@
-// Draws the page from the state. Texts of people are only ever set with textContent.
+// Draws the page from the state. Names given by people are set with textContent only, never as HTML.
 
 import { heatOf, nearestOf, thumbnailOf } from "./api.js";
 
@@ -6,7 +6,7 @@ const COLOURS = 8;
 const MOST_BARS = 5;
 const find = (id) => document.getElementById(id);
 
-/** As whole percent; what is not certain is not said to be. */
+/** A probability in whole percent. It is 0 % or 100 % only if it is exactly 0 or 1. */
 function percent(value) {
   if (value > 0.995 && value < 1) return "> 99 %";
   if (value < 0.005 && value > 0) return "< 1 %";
@@ -15,7 +15,7 @@ function percent(value) {
 
 export const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
-/** Make the children of a list those of `items`. Elements stay, so that the focus stays, too. */
+/** Make the children of a list match `items`. Existing elements are reused, so that the focus is kept. */
 function keyed(list, items, templateId, update) {
   const known = new Map([...list.children].map((element) => [element.dataset.key, element]));
   items.forEach((item, place) => {
@@ -57,9 +57,9 @@ function renderHint(state) {
   const filled = state.classes.filter((entry) => entry.pictures.length);
   hint.textContent = "";
   if (!state.learnt && state.to_classify.length) {
-    hint.textContent = "The answers come as soon as a class has a picture.";
+    hint.textContent = "The answers appear as soon as a class has a picture.";
   } else if (filled.length === 1 && state.to_classify.length) {
-    hint.textContent = `With one class, the question is: ${filled[0].name}, or none of these?`;
+    hint.textContent = `With only one class, the answer is either ${filled[0].name} or none of these.`;
   }
   hint.hidden = !hint.textContent;
 }
@@ -141,7 +141,7 @@ function renderBars(list, result, names, colours) {
   });
 }
 
-/** Offer all classes as places for a picture; for an example, also to have it classified. */
+/** List the classes that a picture can be moved to; an example can also be moved to the pictures to classify. */
 export function renderChoices(state, home) {
   const places = state.classes.map((entry, place) => ({ ...entry, colour: String(place % COLOURS) }));
   if (home !== "") places.push({ id: "", name: "Pictures to classify", colour: "" });
@@ -153,7 +153,7 @@ export function renderChoices(state, home) {
   });
 }
 
-// Evidence: the heat map and the most similar examples. They are asked for when a card comes into sight.
+// Evidence: the heat map and the most similar examples. They are loaded when a card scrolls into view.
 
 const sight = new IntersectionObserver((entries) => {
   for (const entry of entries) {
@@ -187,7 +187,7 @@ function loadEvidence(element) {
   if (!heat.hidden) {
     setSource(heat, heatOf(picture.id, state.lesson));
     const name = element.evidence.names.get(picture.result.class);
-    heat.alt = `Where the evidence for ${name} lies in ${picture.name}`;
+    heat.alt = `Where the evidence for ${name} is in ${picture.name}`;
   }
   if (picture.result && element.dataset.lesson !== String(state.lesson)) loadNearest(element);
 }
@@ -199,9 +199,9 @@ async function loadNearest(element) {
   try {
     found = await nearestOf(picture.id);
   } catch {
-    return; // the picture or its class has just been removed: the next state says so
+    return; // the picture or its class has just been removed: the next state shows that
   }
-  if (element.dataset.lesson !== String(state.lesson)) return; // something newer is on its way
+  if (element.dataset.lesson !== String(state.lesson)) return; // a newer request is under way
   keyed(element.querySelector(".near-list"), found, "near-template", (entry, near) => {
     const image = entry.querySelector("img");
     setSource(image, thumbnailOf(near.id));

@@ -1,0 +1,166 @@
+"""The file of a fitted `FewShotClassifier`: one safetensors file with the network, the examples and a JSON header."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deepbdc import weight_files
+from deepbdc.embedding import Embedding
+from deepbdc.errors import UserError
+from deepbdc.methods.base import Method
+from deepbdc.own_images import networks
+from deepbdc.own_images.fitting import DEFAULT_CLASSIFIER
+from deepbdc.own_images.pictures import EmbeddedImage
+from deepbdc.own_images.reading import map_fingerprint, stack_maps
+
+_KIND = "classifier"
+_EMBEDDING, _METHOD = "embedding.", "method."
+_DATA = ("features", "thumbnails", "mean")
+_LABEL_TYPES = {"str": str, "int": int, "float": float, "bool": bool}
+
+
+@dataclass(frozen=True, eq=False)
+class SavedClassifier:
+    """Everything that a file holds. The classifier is fitted to the examples again when the file is loaded."""
+
+    settings: Mapping[str, Any]
+    """Arguments of `FewShotClassifier`, without ``backbone``."""
+    embedding: Embedding
+    method: Method | None
+    """The trained method that the embedding belongs to, if there is one."""
+    examples: Sequence[EmbeddedImage]
+    labels: NDArray[Any]
+    mean: Tensor | None
+    """The mean representation of unlabelled pictures ``(features,)``, if some were given."""
+
+    @property
+    def backbone(self) -> Any:
+        """The ``backbone`` for `FewShotClassifier`: a name, a trained method or an embedding."""
+        if self.embedding.description["kind"] == "named":
+            return self.embedding.description["name"]
+        return self.embedding if self.method is None else self.method
+
+
+def to_bytes(saved: SavedClassifier) -> bytes:
+    """The content of the file."""
+    embedding = saved.embedding
+    thumbnails = [np.frombuffer(example.thumbnail, dtype=np.uint8) for example in saved.examples]
+    tensors = _weights(saved)
+    tensors["features"] = stack_maps(saved.examples)
+    tensors["thumbnails"] = torch.from_numpy(np.concatenate(thumbnails))
+    if saved.mean is not None:
+        tensors["mean"] = saved.mean
+    header = {
+        "kind": _KIND,
+        **_classifier_entries(saved),
+        "embedding": {**embedding.description, "preprocessing": asdict(embedding.preprocessing)},
+        "labels": saved.labels.tolist(),
+        "label_type": _label_type(saved.labels),
+        "names": [example.name for example in saved.examples],
+        "thumbnail_sizes": [len(content) for content in thumbnails],
+    }
+    return weight_files.as_bytes(tensors, header)
+
+
+def read(file: str | Path | bytes, backbone: Any, device: str) -> SavedClassifier:
+    """Read a file, given by its path or its content.
+
+    Args:
+        file: The path or the content.
+        backbone: The person's own network, if the classifier was fitted with one. It gets the weights of the file.
+        device: Where to compute.
+    """
+    if isinstance(file, bytes):
+        path = Path("the classifier")
+        tensors, header = weight_files.from_bytes(file, path)
+    else:
+        path = Path(file)
+        tensors, header = weight_files.load(path)
+    if header.get("kind") != _KIND:
+        raise UserError(f"{path} is no fitted classifier, but a file of {header.get('kind')}")
+    embedding, method = networks.network_from(header["embedding"], backbone, device)
+    if header.get("classifier") == "default":
+        method = None  # if the person gave a method, only its network is used, as in the fit
+    settings = _settings(header, method, device)
+    _load_weights(embedding, method, tensors, path)
+    mean = tensors.get("mean")
+    return SavedClassifier(
+        settings=settings,
+        embedding=embedding,
+        method=method,
+        examples=_examples(tensors, header, map_fingerprint(embedding)),
+        labels=np.array([_LABEL_TYPES[header["label_type"]](label) for label in header["labels"]]),
+        mean=None if mean is None else mean.to(device),
+    )
+
+
+def _weights(saved: SavedClassifier) -> dict[str, Tensor]:
+    """The weights of the embedding as ``embedding.*``; if there is a method, its other weights as ``method.*``."""
+    if saved.method is None:
+        return {f"{_EMBEDDING}{name}": value for name, value in saved.embedding.state_dict().items()}
+    return {
+        name if name.startswith(_EMBEDDING) else f"{_METHOD}{name}": value
+        for name, value in saved.method.state_dict().items()
+    }
+
+
+def _load_weights(embedding: Embedding, method: Method | None, tensors: Mapping[str, Tensor], path: Path) -> None:
+    weights = {name.removeprefix(_METHOD): value for name, value in tensors.items() if name not in _DATA}
+    if method is None:
+        weight_files.load_into(embedding, weights, _EMBEDDING, path)
+    else:
+        weight_files.load_into(method, weights, "", path)
+
+
+def _classifier_entries(saved: SavedClassifier) -> dict[str, Any]:
+    """The settings, and who chose the classifier: the person ("given"), nobody ("default") or a run ("run").
+
+    By default it is logistic regression. Its name is written into the settings, because earlier versions of this
+    package need it to read the file.
+    """
+    settings = {name: _plain(value) for name, value in saved.settings.items()}
+    if settings["classifier"] is not None:
+        return {"settings": settings, "classifier": "given"}
+    if saved.method is not None:
+        return {"settings": settings, "classifier": "run"}
+    return {"settings": {**settings, "classifier": DEFAULT_CLASSIFIER}, "classifier": "default"}
+
+
+def _settings(header: Mapping[str, Any], method: Method | None, device: str) -> dict[str, Any]:
+    settings = {**header["settings"], "device": device}
+    if header["embedding"]["kind"] != "named":
+        settings |= {"pool": None, "size": None}  # an embedding has its own
+    if header.get("classifier", "given") != "given":
+        settings["classifier"] = None
+    if header.get("classifier") == "run" and method is None:
+        raise UserError(
+            "this classifier was fitted with the classifier of your own method: give the method to "
+            "load(path, backbone=method), not only its network"
+        )
+    return settings
+
+
+def _examples(tensors: Mapping[str, Tensor], header: Mapping[str, Any], network: str) -> list[EmbeddedImage]:
+    sizes, content = header["thumbnail_sizes"], tensors["thumbnails"].numpy().tobytes()
+    parts = zip(header["names"], tensors["features"], sizes, np.cumsum(sizes), strict=True)
+    return [EmbeddedImage(name, features, content[end - size : end], network) for name, features, size, end in parts]
+
+
+def _label_type(labels: NDArray[Any]) -> str:
+    kind = type(labels.tolist()[0]).__name__
+    if kind not in _LABEL_TYPES:
+        raise UserError(f"labels of type {kind} cannot be saved: use strings or numbers")
+    return kind
+
+
+def _plain(value: Any) -> Any:
+    """A setting as a value that JSON can hold."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, torch.device) else value

@@ -1,0 +1,56 @@
+"""Chooses the classifier of a `FewShotClassifier` and fits it to the examples, as a linear rule that can be kept."""
+
+from typing import Any
+
+from torch import Tensor
+
+from deepbdc.classifiers import create_classifier
+from deepbdc.classifiers.linear import LinearRule
+from deepbdc.errors import NotFinite, UserError
+from deepbdc.methods.base import Method
+
+DEFAULT_CLASSIFIER = "logistic"
+
+
+def named_classifier(name: str, C: float) -> Any:
+    """The classifier that a `FewShotClassifier` means by a name. ``C`` is used for logistic regression only."""
+    if name == "logistic":
+        return create_classifier("logistic", C=C)
+    if name == "prototype":
+        return create_classifier("prototype", similarity="cosine")
+    if name == "softmax":
+        return create_classifier("softmax", normalize=True)
+    if name == "svm":
+        raise UserError("an SVM votes and gives no probabilities: choose logistic, prototype or softmax")
+    return create_classifier(name)
+
+
+def fit_run_classifier(method: Method, support: Tensor, labels: Tensor, way: int) -> tuple[Any, LinearRule]:
+    """The classifier of a trained method for as many shots as there are examples per class, and what it learnt.
+
+    Args:
+        method: The trained method.
+        support: Representations of the examples ``(s, features)``.
+        labels: Their classes ``(s,)``, from 0 to ``way`` - 1.
+        way: The number of classes.
+    """
+    classifier = method.classifier_for(max(len(labels) // way, 1))
+    try:
+        return classifier, fit_rule(classifier, support, labels, way)
+    except NotFinite:
+        raise
+    except UserError as error:
+        raise UserError(
+            f"the classifier of this run, {type(classifier).__name__}, cannot be used here ({error}). Only classifiers "
+            "that learn fixed weights for vectors can: prototype, logistic, softmax; but not an SVM, nor one that "
+            'takes feature maps or adapts the network to each task. Give classifier="logistic" to use the network of '
+            "the run with logistic regression."
+        ) from error
+
+
+def fit_rule(classifier: Any, support: Tensor, labels: Tensor, way: int) -> LinearRule:
+    """Fit a classifier to representations ``(s, features)`` with labels ``(s,)``. UserError if it is not linear."""
+    if not hasattr(classifier, "rule"):
+        raise UserError(f"{type(classifier).__name__} has no linear rule")
+    rule: LinearRule = classifier.rule(support.unsqueeze(0), labels.unsqueeze(0), way)
+    return rule

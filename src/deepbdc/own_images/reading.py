@@ -1,0 +1,143 @@
+"""Reads pictures in batches and sends them through the network, while threads already decode the next batch."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from deepbdc._modes import evaluating
+from deepbdc.data.images import BadImage
+from deepbdc.data.transforms import test_transform
+from deepbdc.embedding import Embedding
+from deepbdc.errors import UserError
+from deepbdc.feature_bank import weights_fingerprint
+from deepbdc.own_images import pictures
+from deepbdc.own_images.pictures import EmbeddedImage, ImageLike
+
+OnBad = Callable[[BadImage], None]
+"""Is called with the error of each picture that cannot be read."""
+_THREADS = 4
+_BATCHES_IN_MEMORY = 2  # the one in the network, and the one that is being read
+
+
+@dataclass(frozen=True)
+class _DecodedImage:
+    """A picture that is ready for the network."""
+
+    pixels: Tensor
+    thumbnail: bytes
+
+
+_Read = EmbeddedImage | _DecodedImage
+_Batch = list[tuple[str, Future[_Read]]]
+
+
+def embed_all(images: Sequence[ImageLike], embedding: Embedding, batch_size: int) -> list[EmbeddedImage]:
+    """Send all pictures through the network. The first one that cannot be read raises an error."""
+    return [image for batch in embed_batches(images, embedding, batch_size) for image in batch]
+
+
+def embed_batches(
+    images: Sequence[ImageLike],
+    embedding: Embedding,
+    batch_size: int,
+    on_bad: OnBad | None = None,
+    thumbnails: bool = True,
+) -> Iterator[list[EmbeddedImage]]:
+    """Send pictures through the network, one batch at a time.
+
+    Args:
+        images: Pictures. An `EmbeddedImage` is passed on as it is, if the same network made it.
+        embedding: The network.
+        batch_size: Pictures per batch.
+        on_bad: Called with the error of each picture that cannot be read. That picture is then missing from its batch,
+            which may even be empty. Without ``on_bad`` the error is raised.
+        thumbnails: Whether to make thumbnails. Without them, ``thumbnail`` is empty.
+    """
+    network = map_fingerprint(embedding)
+    transform = test_transform(embedding.preprocessing)
+    smallest_side = embedding.preprocessing.resize
+
+    def read(image: ImageLike, position: int) -> _Read:
+        if isinstance(image, EmbeddedImage):
+            if image.network != network:
+                raise UserError(f"{image.name} was embedded by another network or setting: embed it again")
+            return image
+        picture = pictures.decode(image, position, smallest_side)
+        try:
+            return _DecodedImage(transform(picture), pictures.thumbnail(picture) if thumbnails else b"")
+        except Exception as error:  # the picture is unusual in a way that we did not foresee
+            name = pictures.name_of(image, position)
+            raise BadImage(f"{name}: {picture.width}×{picture.height} pixels cannot be used ({error})") from error
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        waiting: list[_Batch] = []
+        for start in range(0, len(images), batch_size):
+            batch = enumerate(images[start : start + batch_size], start)
+            waiting.append([(pictures.name_of(image, i), pool.submit(read, image, i)) for i, image in batch])
+            if len(waiting) == _BATCHES_IN_MEMORY:
+                yield _through_network(embedding, _results(waiting.pop(0), on_bad), network)
+        for last in waiting:
+            yield _through_network(embedding, _results(last, on_bad), network)
+
+
+@torch.no_grad()
+def represent(embedding: Embedding, maps: Tensor, batch_size: int) -> Tensor:
+    """Pool reduced feature maps ``(n, d, h, w)`` into vectors ``(n, features)`` on the device of the network."""
+    device = device_of(embedding)
+    with evaluating(embedding):
+        return torch.cat([embedding.represent(part.to(device)).flatten(1) for part in maps.split(batch_size)])
+
+
+def stack_maps(images: Sequence[EmbeddedImage]) -> Tensor:
+    """The feature maps of pictures as one tensor ``(n, d, h, w)``."""
+    return torch.stack([image.features for image in images])
+
+
+def map_fingerprint(embedding: Embedding) -> str:
+    """Two embeddings with the same fingerprint make the same feature maps. It is computed anew if a weight changed."""
+    reduction = getattr(embedding.pool, "reduction", nn.Identity())
+    makers = nn.ModuleDict({"backbone": embedding.backbone, "reduction": reduction})
+    state = [(value.data_ptr(), value._version) for value in makers.state_dict().values()]
+    known: tuple[list[tuple[int, int]], str] | None = getattr(embedding, "_fingerprint", None)
+    if known is None or known[0] != state:
+        known = state, f"{weights_fingerprint(makers)} {embedding.preprocessing}"
+        embedding._fingerprint = known  # type: ignore[assignment]
+    return known[1]
+
+
+def device_of(network: nn.Module) -> torch.device:
+    """The device of the first parameter; the CPU if there are no parameters."""
+    return next(network.parameters(), torch.zeros(())).device
+
+
+def _results(batch: _Batch, on_bad: OnBad | None) -> list[tuple[str, _Read]]:
+    """Wait until a batch is read. Return the names and contents of the pictures that could be read."""
+    found = []
+    for name, future in batch:
+        try:
+            found.append((name, future.result()))
+        except (BadImage, OSError) as error:
+            if on_bad is None:
+                raise
+            on_bad(error if isinstance(error, BadImage) else BadImage(f"{name}: cannot be read ({error})"))
+    return found
+
+
+@torch.no_grad()
+def _through_network(embedding: Embedding, batch: list[tuple[str, _Read]], network: str) -> list[EmbeddedImage]:
+    """Send those pictures of a batch through the network that are not embedded yet."""
+    new = [content.pixels for _, content in batch if isinstance(content, _DecodedImage)]
+    maps: Iterator[Tensor] = iter(())
+    if new:
+        with evaluating(embedding):
+            maps = iter(embedding.reduced_map(torch.stack(new).to(device_of(embedding))).cpu())
+    return [
+        # The features are cloned because a view would keep the maps of the whole batch in memory.
+        EmbeddedImage(name, next(maps).clone(), content.thumbnail, network)
+        if isinstance(content, _DecodedImage)
+        else content
+        for name, content in batch
+    ]
