@@ -9,26 +9,27 @@ import pytest
 
 from deepbdc.app.protection import Door
 from deepbdc.commands.app import _address, _service, app
+from deepbdc.errors import UserError
 from tests.app.drawing import picture
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"host": "0.0.0.0"}, "--host 0.0.0.0 lets others reach this page: give --token auto"),
+        ({"host": "0.0.0.0"}, "--host 0.0.0.0 lets other computers open this page: also give --token auto"),
         ({"host": "0.0.0.0", "token": "short"}, "the token has 5 characters: it needs 12 to 200"),
         ({"examples": "no/such/folder", "port": 0}, "there is no no/such/folder"),
-        ({"host": "no.such.host.invalid", "token": "auto"}, "cannot listen at no.such.host.invalid"),
+        ({"host": "no.such.host.invalid", "token": "auto"}, "cannot listen on no.such.host.invalid"),
         ({"port": 99999}, "choose another --port"),
     ],
 )
-def test_mistakes_end_in_words(options: dict[str, object], message: str) -> None:
-    with pytest.raises(SystemExit, match=message):
+def test_mistakes_end_with_a_message(options: dict[str, object], message: str) -> None:
+    with pytest.raises((UserError, OSError), match=message):
         app(**options)  # type: ignore[arg-type]
 
 
-def test_a_port_that_is_taken_ends_in_words() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit, match="choose another --port"):
+def test_a_port_that_is_taken_ends_with_a_message() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="choose another --port"):
         app(port=taken.getsockname()[1])
 
 
