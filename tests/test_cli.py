@@ -43,6 +43,11 @@ def test_paper_relations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["evaluate", "conv5"], "did you mean 'conv4'"),
         (["evaluate", "conv4", "--data", "nowhere"], "neither a data set, nor a folder"),
         (["evaluate", "conv4", "--data", "cars", "--root", "no/such/folder"], "deepbdc data prepare cars"),
+        (["evaluate", "conv4", "--size", "0"], "--size must be at least 1, got 0"),
+        (
+            ["compare", "glyphs/protonet", "--device", "gpu"],
+            "--device gpu cannot be used on this computer: Expected one",
+        ),
         (["evaluate", "pixels", "--classifier", "knn"], "no classifier is called 'knn'"),
         (["evaluate", "runs/nothing"], "there is no run runs/nothing. 'deepbdc train RECIPE' makes one"),
         (["evaluate", "nothing.safetensors"], "there is no model file nothing.safetensors"),
@@ -166,6 +171,28 @@ def test_a_hostile_archive_ends_with_a_message(tmp_path: Path) -> None:
     assert not (tmp_path.parent / "x").exists()
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("train glyphs/p", ["glyphs/protonet"]),
+        ("train --quiet my_", ["my_recipe.yaml", "my_run/"]),
+        ("compare glyphs/protonet my_", ["my_recipe.yaml", "my_run/"]),
+        ("data check cu", ["cub"]),
+        ("data prepare my_", []),
+        ("evaluate my", ["my_recipe.yaml", "my_run/"]),
+    ],
+)
+def test_completion_knows_names_and_paths(
+    line: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_recipe.yaml").touch()
+    Path("my_run").mkdir()
+    main(["__complete", *line.split()])  # as the completion script of a shell does
+    found = [word for word in capsys.readouterr().out.splitlines() if word.startswith(line.split()[-1])]
+    assert sorted(found) == expected
+
+
 def arrays(path: Path, splits: tuple[str, ...] = ("test",)) -> Path:
     """Write six classes of twelve small noisy images in each split."""
     generator = np.random.default_rng(0)
@@ -199,11 +226,15 @@ def test_evaluate_asks_for_no_more_than_there_is(tmp_path: Path) -> None:
         main(["evaluate", "pixels", "--data", str(arrays(tmp_path / "x.npz")), "--shot", "1"])
 
 
+def paths(*names: str) -> tuple[Path, ...]:
+    return tuple(map(Path, names))
+
+
 @pytest.mark.parametrize(
     ("line", "arguments", "options"),
     [
-        ("train r --run x a=1 b=2", ("r", "a=1", "b=2"), {"run": "x"}),
-        ("train r a=1 --run=x", ("r", "a=1"), {"run": "x"}),
+        ("train r --run x a=1 b=2", ("r", "a=1", "b=2"), {"run": Path("x")}),
+        ("train r a=1 --run=x", ("r", "a=1"), {"run": Path("x")}),
         ("train --dry-run r a=1 --devices 2", ("r", "a=1"), {"dry_run": True, "processes": ProcessOptions("2")}),
         (
             "train --dry_run r --num_nodes=2 b=c",
@@ -214,17 +245,17 @@ def test_evaluate_asks_for_no_more_than_there_is(tmp_path: Path) -> None:
         ("train --resume --quiet r a=1", ("r", "a=1"), {"resume": True, "quiet": True}),
         ("train r --resume=true --list=false", ("r",), {"resume": True, "list": False}),
         ("evaluate --shot 1 m --shot=5 --skip-bad", ("m",), {"shot": [1, 5], "skip_bad": True}),
-        ("evaluate m -o x.json", ("m",), {"output": "x.json"}),
+        ("evaluate m -o x.json", ("m",), {"output": Path("x.json")}),
         ("compare a --set x=1 b --set y=2 --shot 1", ("a", "b"), {"set": ["x=1", "y=2"], "shot": [1]}),
         ("compare a --device cuda x=1 b", ("a", "x=1", "b"), {"device": "cuda"}),
-        ("classify e --csv c --C 2 a.png b", ("e", "a.png", "b"), {"csv": "c", "options": EstimatorOptions(C=2.0)}),
-        ("classify e -- -a.png", ("e", "-a.png"), {}),
-        ("explain e --neighbours -1 i", ("e", "i"), {"neighbours": -1}),
-        ("fit --batch_size 2 e", ("e",), {"options": EstimatorOptions(batch_size=2)}),
-        ("data prepare --source s cub", ("cub",), {"source": "s"}),
+        ("classify e --csv c --C 2 a b", paths("e", "a", "b"), {"csv": Path("c"), "options": EstimatorOptions(C=2.0)}),
+        ("classify e -- -a.png", paths("e", "-a.png"), {}),
+        ("explain e --neighbours -1 i", paths("e", "i"), {"neighbours": -1}),
+        ("fit --batch_size 2 e", paths("e"), {"options": EstimatorOptions(batch_size=2)}),
+        ("data prepare --source s cub", ("cub",), {"source": Path("s")}),
     ],
 )
-def test_arguments_and_options_in_any_order(line: str, arguments: tuple[str, ...], options: dict[str, Any]) -> None:
+def test_arguments_and_options_in_any_order(line: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
     _, bound, _ = app.parse_args(line.split())
     assert (bound.args, bound.kwargs) == (arguments, options)
 
@@ -480,7 +511,7 @@ def test_compare_passes_the_device_on(trained: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.chdir(trained)
     monkeypatch.setattr(comparison, "compare_runs", compare_runs)
-    for options, device in ([], "cpu"), (["--device", "cuda:1"], "cuda:1"):
+    for options, device in ([], "cpu"), (["--device", "cpu:0"], "cpu:0"):
         with pytest.raises(SystemExit, match=f"computed on {device}"):
             main(["compare", "runs/protonet", "--data", "tiny.npz", *options])
 

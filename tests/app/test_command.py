@@ -18,7 +18,7 @@ from tests.app.drawing import picture
     [
         ({"host": "0.0.0.0"}, "--host 0.0.0.0 lets other computers open this page: also give --token auto"),
         ({"host": "0.0.0.0", "token": "short"}, "the token has 5 characters: it needs 12 to 200"),
-        ({"examples": "no/such/folder", "port": 0}, "there is no no/such/folder"),
+        ({"examples": Path("no/such/folder"), "port": 0}, "there is no no/such/folder"),
         ({"host": "no.such.host.invalid", "token": "auto"}, "cannot listen on no.such.host.invalid"),
         ({"port": 99999}, "choose another --port"),
     ],
@@ -43,7 +43,7 @@ def test_every_visitor_begins_with_the_given_examples(tmp_path: Path) -> None:
     for kind in ("disc", "stripes"):
         (tmp_path / kind).mkdir()
         (tmp_path / kind / "one.png").write_bytes(picture(kind, 1))
-    service = _service(Door("127.0.0.1", 7860), str(tmp_path))
+    service = _service(Door("127.0.0.1", 7860), tmp_path)
     _, visitor = service.visitors.welcome()
     state = visitor.state()
     assert [(entry["name"], entry["pictures"][0]["name"]) for entry in state["classes"]] == [
@@ -51,7 +51,7 @@ def test_every_visitor_begins_with_the_given_examples(tmp_path: Path) -> None:
         ("stripes", "one.png"),
     ]
     visitor.classifier().save(tmp_path / "saved.safetensors")
-    again = _service(Door("127.0.0.1", 7860), str(tmp_path / "saved.safetensors"))
+    again = _service(Door("127.0.0.1", 7860), tmp_path / "saved.safetensors")
     _, other = again.visitors.welcome()
     assert list(other.classes.values()) == ["disc", "stripes"]
     (image,) = service.template.embed([picture("disc", 2)])

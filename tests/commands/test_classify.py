@@ -298,9 +298,9 @@ def test_the_truth_names_mistakes(saved: str, capsys: Printed) -> None:
 
 def test_settings_reach_the_estimator(shapes: str, saved: str) -> None:
     settings = {"pool": "average", "classifier": "prototype", "C": 2.0, "size": 96, "batch_size": 5}
-    fitted = ExampleSource.find(shapes, settings).classifier()
+    fitted = ExampleSource.find(Path(shapes), settings).classifier()
     assert {name: fitted.get_params()[name] for name in settings} == settings
-    assert ExampleSource.find(saved, {"batch_size": 7}).classifier().batch_size == 7
+    assert ExampleSource.find(Path(saved), {"batch_size": 7}).classifier().batch_size == 7
 
 
 @pytest.mark.parametrize(
@@ -326,6 +326,7 @@ def test_settings_reach_the_estimator(shapes: str, saved: str) -> None:
         (["classify", "SAVED", "photos", "--pool", "bdc", "--C", "1"], "has its own settings: omit --pool, --C"),
         (["classify", "bad.safetensors", "photos"], "bad.safetensors"),
         (["classify", "EXAMPLES", "photos", "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
+        (["classify", "EXAMPLES", "photos", "--device", "gpu"], "--device gpu cannot be used on this computer"),
         (["explain", "EXAMPLES", "photos/flat/1.png", "--neighbours", "-1"], "--neighbours must be at least 0, got -1"),
         (["fit", "EXAMPLES"], "deepbdc fit EXAMPLES -o birds.safetensors"),
         (["fit", "EXAMPLES", "-o", "birds.pt"], "-o must end in .safetensors, got 'birds.pt'"),

@@ -23,7 +23,7 @@ def app(
     *,
     host: Annotated[str, Parameter(metavar="ADDRESS")] = "127.0.0.1",
     port: Annotated[int, Parameter(metavar="NUMBER")] = 7860,
-    examples: Annotated[str | None, Parameter(metavar="PATH")] = None,
+    examples: Annotated[Path | None, Parameter(metavar="PATH")] = None,
     token: Annotated[str | None, Parameter(metavar="SECRET")] = None,
 ) -> None:
     """Start a web page where you add example pictures of each class and classify others.
@@ -74,7 +74,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise OSError(f"cannot listen on {host}, port {port} ({error}): choose another --port or --host") from error
 
 
-def _service(door: "Door", examples: str | None) -> "Service":
+def _service(door: "Door", examples: Path | None) -> "Service":
     """Create the service: load the network, and learn the examples that every visitor starts with."""
     from deepbdc._memory import keep_freed_memory
     from deepbdc.app.limits import Limits
@@ -85,12 +85,12 @@ def _service(door: "Door", examples: str | None) -> "Service":
     limits = Limits()
     if examples is None:
         return Service(FewShotClassifier(), limits, door)
-    if not Path(examples).exists():
+    if not examples.exists():
         raise FileNotFoundError(
             f"there is no {examples}: --examples is a folder that contains one folder for each class, or a saved "
             "classifier"
         )
-    fitted = FewShotClassifier().fit(examples) if Path(examples).is_dir() else _load(examples)
+    fitted = FewShotClassifier().fit(examples) if examples.is_dir() else _load(examples)
     labels = [str(label) for label in fitted.example_labels_.tolist()]
     pairs = [
         (replace(image, name=Path(image.name).name), label)
@@ -106,7 +106,7 @@ def _service(door: "Door", examples: str | None) -> "Service":
     return Service(fitted, limits, door, pairs)
 
 
-def _load(path: str) -> "FewShotClassifier":
+def _load(path: Path) -> "FewShotClassifier":
     """Load a saved classifier. Visitors can fit it again with its own network, so that no other is downloaded."""
     from deepbdc.estimator import FewShotClassifier
 

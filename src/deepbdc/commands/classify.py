@@ -24,16 +24,16 @@ SORTING = Group("Sorting", sort_key=2)
 
 
 def classify_images(
-    examples: str,
+    examples: Path,
     /,
-    *images: str,
+    *images: Path,
     reject: Flag = False,
     truth: Flag = False,
-    csv: Annotated[str | None, Parameter(metavar="FILE", group=OUTPUT)] = None,
-    json: Annotated[str | None, Parameter(metavar="FILE", group=OUTPUT)] = None,
+    csv: Annotated[Path | None, Parameter(metavar="FILE", group=OUTPUT)] = None,
+    json: Annotated[Path | None, Parameter(metavar="FILE", group=OUTPUT)] = None,
     quiet: Annotated[Flag, Parameter(group=OUTPUT)] = False,
-    move_to: Annotated[str | None, Parameter(metavar="FOLDER", group=SORTING)] = None,
-    copy_to: Annotated[str | None, Parameter(metavar="FOLDER", group=SORTING)] = None,
+    move_to: Annotated[Path | None, Parameter(metavar="FOLDER", group=SORTING)] = None,
+    copy_to: Annotated[Path | None, Parameter(metavar="FOLDER", group=SORTING)] = None,
     dry_run: Annotated[Flag, Parameter(group=SORTING)] = False,
     options: EstimatorOptions | None = None,
 ) -> None:
@@ -66,11 +66,10 @@ def classify_images(
     from rich.console import Console
 
     console = Console()
-    places = [Path(image) for image in images]
-    sorter = _sorter(move_to, copy_to, dry_run, places, Path(examples))
+    sorter = _sorter(move_to, copy_to, dry_run, images, examples)
     _check_outputs(csv, json)
     source = ExampleSource.find(examples, options.given() if options else {})
-    files = _pictures(places, source)
+    files = _pictures(images, source)
     fitted = source.classifier()
     if len(fitted.classes_) == 1 and not reject:
         note(f"there is only one class, so every picture is labelled {fitted.classes_[0]!s} unless you give --reject")
@@ -86,19 +85,18 @@ def classify_images(
 
 
 def _sorter(
-    move_to: str | None, copy_to: str | None, dry_run: bool, places: Sequence[Path], examples: Path
+    move_to: Path | None, copy_to: Path | None, dry_run: bool, places: Sequence[Path], examples: Path
 ) -> "Sorter | None":
     """Check the sorting options; return None if files stay where they are."""
     from deepbdc.sorting import Sorter, is_inside
 
     if move_to is not None and copy_to is not None:
         raise UserError("give --move-to or --copy-to, not both")
-    given = move_to or copy_to
-    if given is None:
+    target = move_to or copy_to
+    if target is None:
         if dry_run:
             raise UserError("--dry-run shows what --move-to or --copy-to would do: give one of them")
         return None
-    target = Path(given)
     option = "--move-to" if move_to else "--copy-to"
     if target.exists() and not target.is_dir():
         raise UserError(f"{option} needs a folder, but {target} is a file")
@@ -116,12 +114,12 @@ def _sorter(
     return Sorter(target, copy=copy_to is not None, dry_run=dry_run)
 
 
-def _check_outputs(csv: str | None, json: str | None) -> None:
+def _check_outputs(csv: Path | None, json: Path | None) -> None:
     """Check the names of the output files before the work begins."""
     for path in (csv, json):
-        if path is not None and Path(path).is_dir():
+        if path is not None and path.is_dir():
             raise UserError(f"{path} is a folder: give a file for the results")
-    if csv is not None and json is not None and Path(csv).resolve() == Path(json).resolve():
+    if csv is not None and json is not None and csv.resolve() == json.resolve():
         raise UserError("--csv and --json must be different files")
 
 
@@ -162,8 +160,8 @@ def _classify(
     *,
     reject: bool,
     quiet: bool,
-    csv: str | None,
-    json: str | None,
+    csv: Path | None,
+    json: Path | None,
 ) -> "Tally":
     """Classify the files one by one. Print, write, sort and count each result before the next."""
     from rich.console import Console
@@ -177,8 +175,8 @@ def _classify(
     rows = report.Rows(files, classes, console.width if console.is_terminal else None, _heading(sorter))
     with ExitStack() as stack:
         writers: list[Callable[[ClassifiedPicture], None]] = [tally.add]
-        writers += [stack.enter_context(report.write_csv(Path(csv), classes))] if csv else []
-        writers += [stack.enter_context(report.write_json(Path(json), classes))] if json else []
+        writers += [stack.enter_context(report.write_csv(csv, classes))] if csv else []
+        writers += [stack.enter_context(report.write_json(json, classes))] if json else []
         screen = console if console.is_terminal else Console(stderr=True)
         advance = stack.enter_context(progress_bar(screen, "Classifying", len(files)))
         if not quiet:
@@ -236,7 +234,7 @@ def _heading(sorter: "Sorter | None") -> str | None:
     return f"would {verb} to" if sorter.dry_run else {"copy": "copied to", "move": "moved to"}[verb]
 
 
-def _say_outputs(console: "Console", sorter: "Sorter | None", tally: "Tally", *written: str | None) -> None:
+def _say_outputs(console: "Console", sorter: "Sorter | None", tally: "Tally", *written: Path | None) -> None:
     """Print how many pictures were moved or copied, and which files were written."""
     from deepbdc.report.classification import say
 

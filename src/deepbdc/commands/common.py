@@ -1,12 +1,25 @@
-"""What several commands share: the default folder of a run, and which process prints."""
+"""What several commands share: the default folder of a run, a check of --device, and which process prints."""
 
 from pathlib import Path
+
+from deepbdc.errors import UserError
 
 
 def run_folder(recipe: str, runs: str | Path = "runs") -> Path:
     """The default folder of a run: the name of the recipe, or of the YAML file without its suffix, in ``runs``."""
     path = Path(recipe)
     return Path(runs) / (path.stem if path.suffix in (".yaml", ".yml") else recipe)
+
+
+def check_device(name: str) -> None:
+    """Raise an error if torch cannot compute on the device ``name``."""
+    import torch
+
+    try:
+        torch.zeros((), device=name)
+    except (RuntimeError, AssertionError) as error:  # an AssertionError if torch is built without support for it
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"--device {name} cannot be used on this computer: {reason}") from error
 
 
 def is_main_process() -> bool:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from deepbdc.commands.common import run_folder
-from deepbdc.commands.options import DEVICES, EPISODES, OUTPUT, Cache, Flag
+from deepbdc.commands.common import check_device, run_folder
+from deepbdc.commands.options import DEVICES, EPISODES, OUTPUT, Cache, DataOrPath, Flag, RecipeOrPath
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,15 +37,15 @@ class Planned:
 
 
 def compare(
-    *recipes: str,
-    baseline: Annotated[str | None, Parameter(metavar="RECIPE")] = None,
-    runs: Annotated[str, Parameter(metavar="FOLDER")] = "runs",
-    data: Annotated[str | None, Parameter(metavar="DATA")] = None,
+    *recipes: RecipeOrPath,
+    baseline: Annotated[RecipeOrPath | None, Parameter(metavar="RECIPE")] = None,
+    runs: Annotated[Path, Parameter(metavar="FOLDER")] = Path("runs"),
+    data: DataOrPath | None = None,
     set: Annotated[list[str] | None, Parameter(metavar="KEY=VALUE")] = None,
     shot: Annotated[list[int] | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
     episodes: Annotated[int | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
     seed: Annotated[int | None, Parameter(metavar="NUMBER", group=EPISODES)] = None,
-    output: Annotated[str | None, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = None,
+    output: Annotated[Path | None, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = None,
     cache: Cache = None,
     quiet: Annotated[Flag, Parameter(group=OUTPUT)] = False,
     device: Annotated[str, Parameter(metavar="NAME", group=DEVICES)] = "cpu",
@@ -80,10 +80,11 @@ def compare(
     from rich.console import Console
 
     console = Console()
-    picture = Path(output or Path(runs) / "comparison.png")
+    picture = output or runs / "comparison.png"
     if picture.suffix not in PICTURES:
         raise UserError(f"--output must end in {', '.join(PICTURES)}, got {str(picture)!r}")
-    planned = _plan(recipes, set or (), Path(runs), data, baseline)
+    check_device(device)
+    planned = _plan(recipes, set or (), runs, data, baseline)
     settings = _settings(planned[0].recipe, shot, episodes, seed)
     _check(planned, settings)
     for entry in planned:
@@ -218,7 +219,7 @@ def _report(
     settings: dict[str, Any],
     console: "Console",
     picture: Path,
-    cache: str | None,
+    cache: Path | None,
     device: str,
 ) -> None:
     """Evaluate the runs; print the table, draw the picture and save the numbers."""

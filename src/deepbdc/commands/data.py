@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from deepbdc.commands.options import Root
+from deepbdc.commands.options import Benchmark, DataOrPath, Root
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _describe(name: str) -> dict[str, str]:
 
 
 def data_prepare(
-    name: str, /, *, source: Annotated[str | None, Parameter(metavar="PATH")] = None, root: Root = None
+    name: Benchmark, /, *, source: Annotated[Path | None, Parameter(metavar="PATH")] = None, root: Root = None
 ) -> None:
     """Convert the official archive of a benchmark to the standard layout.
 
@@ -110,7 +110,7 @@ def data_prepare(
     console.print(f"{name} is complete in {target}", markup=False)
 
 
-def data_check(path: str, /) -> None:
+def data_check(path: DataOrPath, /) -> None:
     """Check every image of a data set, and say what is wrong and how to fix it.
 
     For example:

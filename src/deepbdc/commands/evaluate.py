@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from deepbdc.commands.common import is_main_process
-from deepbdc.commands.options import AUTOMATIC, DATA, EPISODES, OUTPUT, Cache, Flag, ProcessOptions, Root, given
+from deepbdc.commands.options import (
+    AUTOMATIC,
+    DATA,
+    EPISODES,
+    OUTPUT,
+    Cache,
+    DataOrPath,
+    Flag,
+    NameOrPath,
+    ProcessOptions,
+    Root,
+    given,
+)
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,11 +31,11 @@ UNTRAINED = Group("Backbones with random weights (a run has its own network)", s
 
 
 def evaluate_model(
-    model: str,
+    model: NameOrPath,
     /,
     *,
     classifier: Annotated[str | None, Parameter(metavar="NAME")] = None,
-    data: Annotated[str | None, Parameter(metavar="DATA", group=DATA)] = None,
+    data: Annotated[DataOrPath | None, Parameter(group=DATA)] = None,
     split: Annotated[Literal["train", "val", "test"], Parameter(metavar="NAME", group=DATA)] = "test",
     root: Annotated[Root, Parameter(group=DATA)] = None,
     skip_bad: Annotated[Flag, Parameter(group=DATA)] = False,
@@ -32,7 +44,7 @@ def evaluate_model(
     query: Annotated[int | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
     episodes: Annotated[int | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
     seed: Annotated[int | None, Parameter(metavar="NUMBER", group=EPISODES)] = None,
-    output: Annotated[str | None, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = None,
+    output: Annotated[Path | None, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = None,
     cache: Cache = None,
     pool: Annotated[Literal["bdc", "average"] | None, Parameter(metavar="NAME", group=UNTRAINED)] = None,
     reduce_to: Annotated[int | None, Parameter(metavar="CHANNELS", group=UNTRAINED)] = None,
@@ -81,6 +93,8 @@ def evaluate_model(
     from deepbdc.report import evaluation
 
     console = Console()
+    if size is not None and size < 1:
+        raise UserError(f"--size must be at least 1, got {size}")
     settings = given(way=way, query=query, episodes=episodes, seed=seed, shots=tuple(shot) if shot else None)
     untrained = given(
         pool=pool, reduce_to=reduce_to, width=width, removed_downsamplings=removed_downsamplings, size=size
@@ -108,9 +122,9 @@ def evaluate_model(
         return
     console.print(evaluation.table(request, results, trained is not None))
     if output is None and trained is not None:
-        output = str(evaluation.default_output(request, results, trained))
+        output = evaluation.default_output(request, results, trained)
     if output is not None:
-        evaluation.write_results(Path(output), request, results)
+        evaluation.write_results(output, request, results)
         console.print(f"Results: {output}", markup=False, soft_wrap=True)
 
 
@@ -138,16 +152,15 @@ def _refuse(model: str, untrained: dict[str, Any]) -> None:
 
 
 def _request_of_run(
-    model: str, trained: "Run", data: str | None, root: str | None, **settings: Any
-) -> "tuple[EvaluationRequest, str | None]":
+    model: str, trained: "Run", data: str | None, root: Path | None, **settings: Any
+) -> "tuple[EvaluationRequest, Path | None]":
     """Return what to evaluate, with the recipe's values where ``settings`` has none, and the folder of the data."""
     from deepbdc.data.loading import find_data
     from deepbdc.report.evaluation import EvaluationRequest
 
     name_or_path, found = find_data(trained.recipe.data, trained.data if data is None else data)
     own = asdict(trained.recipe.evaluation_settings)
-    place = root or (None if found is None else str(found))
-    return EvaluationRequest(model, str(name_or_path), **own | settings), place
+    return EvaluationRequest(model, str(name_or_path), **own | settings), root or found
 
 
 def _device_and_shard(processes: ProcessOptions) -> tuple[Any, Any]:

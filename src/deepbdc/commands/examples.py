@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deepbdc.commands.common import check_device
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ class ExampleSource:
         return not self.files
 
     @classmethod
-    def find(cls, given: str, settings: dict[str, Any]) -> "ExampleSource":
-        """Find the example pictures or the saved classifier at the path ``given``, and check the settings.
+    def find(cls, path: Path, settings: dict[str, Any]) -> "ExampleSource":
+        """Find the example pictures or the saved classifier at ``path``, and check the settings.
 
         Raises:
             UserError: The path holds neither, or the settings do not fit.
@@ -45,9 +46,10 @@ class ExampleSource:
         """
         from deepbdc.sorting import not_there
 
-        path = Path(given)
         if settings.get("batch_size", 1) < 1:
             raise UserError(f"--batch-size must be at least 1, got {settings['batch_size']}")
+        if "device" in settings:
+            check_device(settings["device"])
         if path.is_dir():
             pairs = [(file, name) for name, files in _class_folders(path).items() for file in files]
             return cls(path, settings, tuple(file for file, _ in pairs), tuple(name for _, name in pairs))
@@ -55,12 +57,12 @@ class ExampleSource:
             raise FileNotFoundError(not_there(path))
         if path.suffix != ".safetensors":
             raise UserError(
-                f"{given} is neither a folder nor a classifier saved by 'deepbdc fit' (.safetensors). "
+                f"{path} is neither a folder nor a classifier saved by 'deepbdc fit' (.safetensors). "
                 f"Give a folder with {EXAMPLE_FOLDERS}."
             )
         learnt = [f"--{name}" for name in settings if name not in NOT_LEARNT]
         if learnt:
-            raise UserError(f"{given} is a saved classifier, which has its own settings: omit {', '.join(learnt)}")
+            raise UserError(f"{path} is a saved classifier, which has its own settings: omit {', '.join(learnt)}")
         return cls(path, settings)
 
     def classifier(self) -> "FewShotClassifier":

@@ -19,11 +19,11 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 def explain_image(
-    examples: str,
-    image: str,
+    examples: Path,
+    image: Path,
     /,
     *,
-    output: Annotated[str | None, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = None,
+    output: Annotated[Path | None, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = None,
     label: Annotated[str | None, Parameter(metavar="CLASS")] = None,
     neighbours: Annotated[int, Parameter(metavar="COUNT")] = 5,
     options: EstimatorOptions | None = None,
@@ -53,15 +53,14 @@ def explain_image(
 
     console = Console()
     settings = options.given() if options else {}
-    if output is not None and Path(output).suffix.lower() not in PICTURES:
-        raise UserError(f"--output must end in {', '.join(PICTURES)}, got {output!r}")
+    if output is not None and output.suffix.lower() not in PICTURES:
+        raise UserError(f"--output must end in {', '.join(PICTURES)}, got {str(output)!r}")
     if neighbours < 0:
         raise UserError(f"--neighbours must be at least 0, got {neighbours}")
-    picture = Path(image)
-    if not picture.is_file():
-        raise UserError(f"{image} is a folder: give one picture" if picture.exists() else not_there(picture))
+    if not image.is_file():
+        raise UserError(f"{image} is a folder: give one picture" if image.exists() else not_there(image))
     fitted = ExampleSource.find(examples, settings).classifier()
-    explanation = fitted.explain(picture, label=_known_label(fitted, label), neighbours=neighbours)
+    explanation = fitted.explain(image, label=_known_label(fitted, label), neighbours=neighbours)
     _print_explanation(console, explanation, [str(name) for name in fitted.classes_])
     if output is not None:
         explanation.save(output)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def fit_examples(
-    examples: str,
+    examples: Path,
     /,
     *,
-    output: Annotated[str | None, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = None,
-    onnx: Annotated[str | None, Parameter(metavar="FILE", group=OUTPUT)] = None,
+    output: Annotated[Path | None, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = None,
+    onnx: Annotated[Path | None, Parameter(metavar="FILE", group=OUTPUT)] = None,
     force: Annotated[Flag, Parameter(group=OUTPUT)] = False,
     options: EstimatorOptions | None = None,
 ) -> None:
@@ -59,12 +59,12 @@ def fit_examples(
         say(console, f"Saved: {target}")
 
 
-def _targets(output: str | None, onnx: str | None, force: bool) -> dict[str, Path]:
+def _targets(output: Path | None, onnx: Path | None, force: bool) -> dict[str, Path]:
     """Check the files to write; return them by their suffix."""
     if output is None:
         raise UserError("--output is missing. Give a file, like: deepbdc fit EXAMPLES -o birds.safetensors")
     given = {".safetensors": ("-o", output), ".onnx": ("--onnx", onnx)}
-    targets = {suffix: (option, Path(path)) for suffix, (option, path) in given.items() if path is not None}
+    targets = {suffix: (option, path) for suffix, (option, path) in given.items() if path is not None}
     for suffix, (option, path) in targets.items():
         if path.suffix != suffix:
             raise UserError(f"{option} must end in {suffix}, got {str(path)!r}")

@@ -1,9 +1,15 @@
 """Options that several commands share: their groups on the help pages, their names and their help texts."""
 
+import os
 from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from glob import escape, glob
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
+
+if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
 
 DATA = Group("Data", sort_key=1)
 EPISODES = Group("Episodes", sort_key=2)
@@ -11,11 +17,42 @@ OUTPUT = Group("Output", sort_key=3)
 NETWORK = Group("Network and classifier", sort_key=4)
 DEVICES = Group("Devices", sort_key=5)
 
+
+def _recipes_and_paths(context: "CompletionContext") -> list[str]:
+    from deepbdc.training.recipe import list_recipes
+
+    return [*list_recipes(), *_paths(context)]
+
+
+def _benchmarks(_: "CompletionContext") -> list[str]:
+    from deepbdc.data.benchmarks import names
+
+    return names()
+
+
+def _benchmarks_and_paths(context: "CompletionContext") -> list[str]:
+    return [*_benchmarks(context), *_paths(context)]
+
+
+def _paths(context: "CompletionContext") -> list[str]:
+    """The files and folders that begin with the word before the cursor."""
+    return [path + "/" * os.path.isdir(path) for path in glob(escape(context.incomplete) + "*")]
+
+
+# A shell completes files for parameters of the type Path. Names that can also be paths need a completer.
+RecipeOrPath = Annotated[str, Parameter(completer=_recipes_and_paths)]
+"""A recipe of the package, a YAML file, or the folder of a run."""
+Benchmark = Annotated[str, Parameter(completer=_benchmarks)]
+"""The name of a benchmark."""
+DataOrPath = Annotated[str, Parameter(completer=_benchmarks_and_paths, metavar="DATA")]
+"""A benchmark, a folder or an .npz file."""
+NameOrPath = Annotated[str, Parameter(completer=_paths, metavar="NAME")]
+"""A name that completion does not know, or a path."""
 Flag = Annotated[bool, Parameter(show_default=False)]
 """An option without a value."""
-Root = Annotated[str | None, Parameter(metavar="FOLDER")]
+Root = Annotated[Path | None, Parameter(metavar="FOLDER")]
 """The folder of prepared benchmarks."""
-Cache = Annotated[str | None, Parameter(metavar="FOLDER", group=OUTPUT)]
+Cache = Annotated[Path | None, Parameter(metavar="FOLDER", group=OUTPUT)]
 """A folder for features that are computed once."""
 
 
@@ -24,7 +61,7 @@ Cache = Annotated[str | None, Parameter(metavar="FOLDER", group=OUTPUT)]
 class EstimatorOptions:
     """Settings of `FewShotClassifier`. None stands for the estimator's default."""
 
-    backbone: Annotated[str | None, Parameter(metavar="NAME")] = None
+    backbone: NameOrPath | None = None
     """The network: the folder of a run of `deepbdc train`, or timm/NAME, whose weights are downloaded (default:
     efficientnet_lite0, trained on ImageNet and part of the installation). efficientnet_lite0_fine is far better on
     handwritten characters, and far worse on photos."""

@@ -13,7 +13,7 @@ def paper(
     figure: Literal["relations"],
     /,
     *,
-    output: Annotated[str, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = "relations.png",
+    output: Annotated[Path, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = Path("relations.png"),
     points: Annotated[int, Parameter(metavar="COUNT")] = 1500,
     seed: Annotated[int, Parameter(metavar="NUMBER")] = 0,
 ) -> None:
@@ -40,9 +40,9 @@ def paper(
 
     if not 10 <= points <= 5000 or seed < 0:
         raise UserError(f"--points must be 10 to 5000 and --seed at least 0, got {points} and {seed}")
-    if Path(output).suffix not in (".png", ".pdf", ".svg"):
-        raise UserError(f"--output must end in .png, .pdf or .svg, got {output!r}")
-    Path(output).parent.mkdir(parents=True, exist_ok=True)
+    if output.suffix not in (".png", ".pdf", ".svg"):
+        raise UserError(f"--output must end in .png, .pdf or .svg, got {str(output)!r}")
+    output.parent.mkdir(parents=True, exist_ok=True)
     count = len(relations.NONLINEAR) + len(relations.LINEAR)
     console = Console()
     steps = relations.relations(points=points, seed=seed)
@@ -65,5 +65,5 @@ def paper(
         f"shuffled: BDCorr of {len(found[0].shuffled)} random pairings of the same values; "
         "p: fraction of the pairings with a BDCorr at least as high (permutation test)."
     )
-    relations.draw(found, Path(output))
+    relations.draw(found, output)
     console.print(f"Picture: {output}", markup=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from deepbdc.commands.common import run_folder
-from deepbdc.commands.options import AUTOMATIC, DEVICES, Flag, ProcessOptions
+from deepbdc.commands.options import AUTOMATIC, DEVICES, DataOrPath, Flag, ProcessOptions, RecipeOrPath
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def train_recipe(
-    recipe: str | None = None,
+    recipe: RecipeOrPath | None = None,
     /,
     *overrides: Annotated[str, Parameter(name="KEY=VALUE")],
-    run: Annotated[str | None, Parameter(metavar="FOLDER")] = None,
-    data: Annotated[str | None, Parameter(metavar="DATA")] = None,
+    run: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
+    data: DataOrPath | None = None,
     resume: Flag = False,
     dry_run: Flag = False,
     list: Flag = False,
@@ -64,7 +64,7 @@ def train_recipe(
         raise UserError("no recipe given. 'deepbdc train --list' shows all recipes.")
     given = overrides if precision is None else (*overrides, f"precision={precision}")
     resolved = load_recipe(recipe, given)
-    folder = run_folder(recipe) if run is None else Path(run)
+    folder = run_folder(recipe) if run is None else run
 
     from deepbdc.training.devices import DeviceOptions
 
