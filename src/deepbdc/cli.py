@@ -87,8 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     warnings.formatwarning = lambda message, *_, **__: f"Note: {message}\n"  # without file name and source line
     given = sys.argv[1:] if arguments is None else list(arguments)
-    # A help page that lists commands shows the first line of their docstrings, so import these commands.
-    app.parse_commands([token for token in given if not token.startswith("-")])[1][-1].resolved_commands()
+    _, apps, _ = app.parse_commands([token for token in given if not token.startswith("-")])
+    apps[-1].resolved_commands()  # imports the subcommands, whose docstrings a help page needs; most commands have none
     try:
         app.meta(given)
     except CycloptsError as error:
