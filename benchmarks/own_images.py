@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 
 from deepbdc import FewShotClassifier, load_dataset
+from deepbdc._fingerprint import weights_fingerprint
 from deepbdc.classifiers import create_classifier
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.embedding import Embedding
 from deepbdc.episodes import Episodes, sample_episodes
 from deepbdc.estimator import EmbeddedImage
 from deepbdc.evaluation import EvaluationResult, evaluate
-from deepbdc.feature_bank import FeatureBank, build_bank, weights_fingerprint
+from deepbdc.feature_bank import FeatureBank, build_bank
 from deepbdc.methods import Method
 from deepbdc.own_images.networks import find_embedding
 from deepbdc.own_images.reading import map_fingerprint

@@ -1,14 +1,19 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import deepbdc
-from deepbdc.cli import COMMANDS, _in_order, main
+from deepbdc.cli import app, main
+from deepbdc.commands.options import EstimatorOptions, ProcessOptions
 from deepbdc.data import benchmarks
+from deepbdc.data import check as data_checks
+from deepbdc.errors import UserError, WrongType
 from tests.data.official import picture, small, tree, write_folder, write_tar
 
 BIRDS = {"train": ("001.A",), "val": ("002.B",), "test": ("004.D",)}
@@ -28,10 +33,21 @@ def test_paper_relations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["paper", "relatoins"], "relations"),
         (["paper", "relations", "--points", "3"], "10 to 5000 and --seed at least 0, got 3"),
         (["paper", "relations", "--output", "x.xyz"], "must end in .png"),
-        (["papers"], "choose from 'train', 'evaluate', 'compare', 'paper', 'data'"),
+        (["papers"], 'Unknown command "papers". Did you mean "paper"?'),
+        (["data", "lst"], 'Did you mean "list"?'),
+        (["evaluate"], "Parameter MODEL requires an argument"),
+        (["evaluate", "conv4", "pixels"], "Too many arguments: pixels."),
+        (["evaluate", "conv4", "--clasifier", "svm"], "Unknown option: --clasifier. Did you mean --classifier?"),
+        (["evaluate", "conv4", "--split", "tset"], 'Did you mean "test"?'),
+        (["evaluate", "conv4", "--shot", "one"], 'Invalid value for --shot: unable to convert "one" into int'),
         (["evaluate", "conv5"], "did you mean 'conv4'"),
         (["evaluate", "conv4", "--data", "nowhere"], "neither a data set, nor a folder"),
         (["evaluate", "conv4", "--data", "cars", "--root", "no/such/folder"], "deepbdc data prepare cars"),
+        (["evaluate", "conv4", "--size", "0"], "--size must be at least 1, got 0"),
+        (
+            ["compare", "glyphs/protonet", "--device", "gpu"],
+            "--device gpu cannot be used on this computer: Expected one",
+        ),
         (["evaluate", "pixels", "--classifier", "knn"], "no classifier is called 'knn'"),
         (["evaluate", "runs/nothing"], "there is no run runs/nothing. 'deepbdc train RECIPE' makes one"),
         (["evaluate", "nothing.safetensors"], "there is no model file nothing.safetensors"),
@@ -40,16 +56,18 @@ def test_paper_relations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["train", "glyphs/protonet", "pretrain.epoch=2"], "did you mean 'epochs'"),
         (["train", "glyphs/protonet", "epochs"], "not of the form key=value"),
         (["train", "glyphs/protonet", "--data", "no/such/folder"], "no/such/folder does not exist"),
-        (["train", "glyphs/protonet", "--resume=maybe"], "ignored explicit argument 'maybe'"),
-        (["train", "glyphs/protonet", "--speed", "9"], "--speed"),
+        (["train", "glyphs/protonet", "--resume=maybe"], 'unable to convert "maybe" into bool'),
+        (["train", "glyphs/protonet", "--speed", "9"], "deepbdc train: Unknown option: --speed."),
+        (["train", "glyphs/protonet", "--run"], "Parameter --run requires an argument"),
         (["compare"], "'deepbdc train --list' shows all"),
         (["compare", "glyphs/protonet", "--output", "x.txt"], "must end in .png"),
-        (["compare", "glyphs/protonet", "--baseline", "glyphs/meta"], "--baseline must be one of"),
-        (["compare", "glyphs/protonet", "glyphs/protonet"], "stands twice among"),
+        (
+            ["compare", "glyphs/protonet", "--baseline", "glyphs/meta"],
+            "--baseline must be one of glyphs/protonet, got 'glyphs/meta'",
+        ),
+        (["compare", "glyphs/protonet", "glyphs/protonet"], "the run runs/glyphs/protonet is given twice"),
         (["compare", "glyphs/protonet", "cub/protonet_1shot", "--runs", "no/runs"], "deepbdc data prepare cub"),
         (["compare", "glyphs/protonet", "--set", "pretrain"], "not of the form key=value"),
-        ([], "paper"),
-        (["data"], "prepare"),
         (["data", "prepare", "cubb", "--source", "x"], "did you mean 'cub'"),
         (["data", "prepare", "cub"], "--source is missing. Needed: CUB_200_2011.tgz"),
         (["data", "prepare", "cub", "--source", "no/such/file"], "there is no file or folder no/such/file"),
@@ -74,9 +92,8 @@ def test_mistakes(
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--version"])
-    assert deepbdc.__version__ in capsys.readouterr().out
+    main(["--version"])
+    assert capsys.readouterr().out == f"deepbdc {deepbdc.__version__}\n"
 
 
 def birds() -> dict[str, bytes]:
@@ -105,10 +122,7 @@ def test_data_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         assert benchmarks.get(name).archives[0][0].name in text
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["data", "--help"], ["data", "list"], ["train", "--help"], ["compare", "--help"], ["train", "--list"]],
-)
+@pytest.mark.parametrize("arguments", [["--help"], ["data", "list"], ["train", "--list"]])
 def test_without_torch(arguments: list[str]) -> None:
     program = (
         "import sys; sys.modules['torch'] = None; sys.modules['torchvision'] = None\n"
@@ -116,7 +130,7 @@ def test_without_torch(arguments: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "data" in done.stdout or "glyphs/protonet" in done.stdout
+    assert "deepbdc data prepare" in done.stdout or "glyphs/protonet" in done.stdout
 
 
 def test_data_prepare_and_check(
@@ -150,15 +164,37 @@ def test_data_check_cuts_long_lists(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "... and 4 more" in printed
 
 
-def test_a_hostile_archive_is_answered_in_words(tmp_path: Path) -> None:
+def test_a_hostile_archive_ends_with_a_message(tmp_path: Path) -> None:
     source = write_tar(tmp_path / "birds.tgz", {"../x": b"evil"})
     with pytest.raises(SystemExit, match=r"deepbdc data prepare: the archive holds a member '\.\./x'"):
         main(["data", "prepare", "cub", "--source", str(source), "--root", str(tmp_path / "root")])
     assert not (tmp_path.parent / "x").exists()
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("train glyphs/p", ["glyphs/protonet"]),
+        ("train --quiet my_", ["my_recipe.yaml", "my_run/"]),
+        ("compare glyphs/protonet my_", ["my_recipe.yaml", "my_run/"]),
+        ("data check cu", ["cub"]),
+        ("data prepare my_", []),
+        ("evaluate my", ["my_recipe.yaml", "my_run/"]),
+    ],
+)
+def test_completion_knows_names_and_paths(
+    line: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_recipe.yaml").touch()
+    Path("my_run").mkdir()
+    main(["__complete", *line.split()])  # as the completion script of a shell does
+    found = [word for word in capsys.readouterr().out.splitlines() if word.startswith(line.split()[-1])]
+    assert sorted(found) == expected
+
+
 def arrays(path: Path, splits: tuple[str, ...] = ("test",)) -> Path:
-    """Six noisy classes of a dozen small images in each split."""
+    """Write six classes of twelve small noisy images in each split."""
     generator = np.random.default_rng(0)
     count = 6 * len(splits)
     means = generator.uniform(0, 255, (count, 1, 8, 8, 3))
@@ -190,36 +226,167 @@ def test_evaluate_asks_for_no_more_than_there_is(tmp_path: Path) -> None:
         main(["evaluate", "pixels", "--data", str(arrays(tmp_path / "x.npz")), "--shot", "1"])
 
 
+def paths(*names: str) -> tuple[Path, ...]:
+    return tuple(map(Path, names))
+
+
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("line", "arguments", "options"),
     [
-        ("train r --run x a=1 b=2", "train r a=1 b=2 --run x"),
-        ("train r a=1 --run=x", "train r a=1 --run=x"),
-        ("train --dry-run r a=1 --num-nodes 2", "train r a=1 --dry_run --num_nodes 2"),
-        ("train --dry_run r --num_nodes=2 b=c", "train r b=c --dry_run --num_nodes=2"),
-        ("train r --resume true --quiet false a=1", "train r a=1 --resume"),
-        ("train r --resume=true --list=false", "train r --resume"),
-        ("evaluate m --shot 1 --shot=5 --skip-bad", "evaluate m --shot+ 1 --shot+=5 --skip_bad"),
-        ("compare a --set x=1 b --set y=2 --shot 1", "compare a b --set+ x=1 --set+ y=2 --shot+ 1"),
-        ("train -h", "train -h"),
-        ("train r --run", "train r --run"),
-        ("data check x --help", "data check x --help"),
-        ("nothing --run x y", "nothing --run x y"),
+        ("train r --run x a=1 b=2", ("r", "a=1", "b=2"), {"run": Path("x")}),
+        ("train r a=1 --run=x", ("r", "a=1"), {"run": Path("x")}),
+        ("train --dry-run r a=1 --devices 2", ("r", "a=1"), {"dry_run": True, "processes": ProcessOptions("2")}),
+        (
+            "train --dry_run r --num_nodes=2 b=c",
+            ("r", "b=c"),
+            {"dry_run": True, "processes": ProcessOptions("auto", 2)},
+        ),
+        ("train r --num-nodes 2 b=c", ("r", "b=c"), {"processes": ProcessOptions("auto", 2)}),
+        ("train --resume --quiet r a=1", ("r", "a=1"), {"resume": True, "quiet": True}),
+        ("train r --resume=true --list=false", ("r",), {"resume": True, "list": False}),
+        ("evaluate --shot 1 m --shot=5 --skip-bad", ("m",), {"shot": [1, 5], "skip_bad": True}),
+        ("evaluate m -o x.json", ("m",), {"output": Path("x.json")}),
+        ("compare a --set x=1 b --set y=2 --shot 1", ("a", "b"), {"set": ["x=1", "y=2"], "shot": [1]}),
+        ("compare a --device cuda x=1 b", ("a", "x=1", "b"), {"device": "cuda"}),
+        ("classify e --csv c --C 2 a b", paths("e", "a", "b"), {"csv": Path("c"), "options": EstimatorOptions(C=2.0)}),
+        ("classify e -- -a.png", paths("e", "-a.png"), {}),
+        ("explain e --neighbours -1 i", paths("e", "i"), {"neighbours": -1}),
+        ("fit --batch_size 2 e", paths("e"), {"options": EstimatorOptions(batch_size=2)}),
+        ("data prepare --source s cub", ("cub",), {"source": Path("s")}),
     ],
 )
-def test_order_and_spelling_of_arguments(given: str, expected: str) -> None:
-    assert _in_order(given.split(), COMMANDS) == expected.split()
+def test_arguments_and_options_in_any_order(line: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    _, bound, _ = app.parse_args(line.split())
+    assert (bound.args, bound.kwargs) == (arguments, options)
 
 
-@pytest.mark.parametrize("command", ["train", "compare", "evaluate"])
-def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def help_page(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """The help of a command in a terminal with 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    main([*command.split(), "--help"])
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "examples"),
+    [
+        ("classify", 2),
+        ("fit", 2),
+        ("explain", 2),
+        ("app", 3),
+        ("train", 2),
+        ("evaluate", 2),
+        ("compare", 2),
+        ("paper", 1),
+        ("data list", 0),
+        ("data prepare", 1),
+        ("data check", 2),
+    ],
+)
+def test_help_shows_each_example_on_a_line_and_explains_each_option(
+    command: str, examples: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = help_page(command, monkeypatch, capsys)
+    lines = [line.strip() for line in printed.splitlines()]
+    starts = [place for place, line in enumerate(lines) if re.match(rf"deepbdc {command}( |$)", line)]
+    assert len(starts) == examples
+    assert all(lines[place + 1].startswith("deepbdc ") or not lines[place + 1] for place in starts)
+    for line in lines:
+        assert not re.fullmatch(r"│ (\*  )?(--)?[\w-]+( -\w)?( [A-Z=]+)? *│", line), f"no help text: {line}"
+
+
+def test_help_shows_defaults_and_groups(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = help_page("evaluate", monkeypatch, capsys)
+    assert re.search(r"--num-nodes COUNT +Number of machines. \[default: 1\]", printed)
+    assert "[choices: train, val, test]" in printed
+    assert "None" not in printed
+    assert "False" not in printed
+    assert re.findall(r"╭─ ([\w ]+)", printed)[:5] == ["Arguments ", "Options ", "Data ", "Episodes ", "Output "]
+
+
+@pytest.mark.parametrize("given", [[], ["data"]])
+def test_without_a_command_the_help_is_printed(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main([command, "--help"])
-    assert caught.value.code == 0
-    printed = capsys.readouterr().out
-    assert printed.count(f"    deepbdc {command} ") == 2
-    assert "--shot+" not in printed
-    assert "_nodes N" not in printed.replace("NUM_NODES", "")
+        main(given)
+    assert caught.value.code == 2
+    without = capsys.readouterr().out
+    main([*given, "--help"])
+    assert without == capsys.readouterr().out
+    assert "Check every image of a data set" in without or "Evaluate a few-shot model" in without
+
+
+def failing(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``deepbdc data check`` raise an error."""
+
+    def check(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(data_checks, "check", check)
+
+
+def test_a_bug_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for bug in (TypeError("unsupported operand"), ValueError("a bug"), KeyError("x"), MemoryError()):
+        failing(bug, monkeypatch)
+        with pytest.raises(type(bug)) as caught:
+            main(["data", "check", str(tmp_path)])
+        assert caught.value is bug
+
+
+@pytest.mark.parametrize("error", [UserError("it is broken"), OSError("it is broken"), WrongType("it is broken")])
+def test_an_error_of_the_user_is_one_line(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(error, monkeypatch)
+    with pytest.raises(SystemExit) as caught:
+        main(["data", "check", str(tmp_path)])
+    assert caught.value.code == "deepbdc data check: it is broken"
+
+
+def test_ctrl_c_has_exit_code_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(KeyboardInterrupt(), monkeypatch)
+    with pytest.raises(SystemExit) as caught:
+        main(["data", "check", str(tmp_path)])
+    assert caught.value.code == 130
+    assert capsys.readouterr().err == "deepbdc data check: interrupted. Finished work is kept.\n"
+
+
+@pytest.mark.parametrize(
+    "given", [["--debug", "data", "check"], ["data", "--debug", "check"], ["data", "check", "--debug"]]
+)
+def test_debug_shows_the_traceback(given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(UserError("it is broken"), monkeypatch)
+    with pytest.raises(UserError):
+        main([*given, str(tmp_path)])
+
+
+def test_the_environment_can_ask_for_the_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(UserError("it is broken"), monkeypatch)
+    for value, expected in {"1": UserError, "0": SystemExit, "": SystemExit}.items():
+        monkeypatch.setenv("DEEPBDC_DEBUG", value)
+        with pytest.raises(expected):
+            main(["data", "check", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("shell", "script", "startup"),
+    [
+        ("bash", ".local/share/bash-completion/completions/deepbdc", ".bashrc"),
+        ("zsh", ".zsh/completions/_cyclopts_deepbdc", ".zshrc"),
+        ("fish", ".config/fish/completions/deepbdc.fish", None),
+    ],
+)
+def test_completion_is_installed(
+    shell: str, script: str, startup: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("ZSH", "ZSH_CUSTOM", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    main(["--install-completion", "--shell", shell])
+    content = (tmp_path / script).read_text()
+    for word in ("evaluate", "prepare", "skip-bad", "batch-size"):
+        assert word in content
+    if startup:
+        assert str((tmp_path / script).parent) in (tmp_path / startup).read_text()
 
 
 RECIPE = """
@@ -251,12 +418,12 @@ def accuracies(path: Path) -> list[list[float]]:
     return [result["accuracies"] for result in content["results"]]
 
 
-def test_a_run_that_left_the_test_classes_alone_is_evaluated_when_asked(
+def test_a_run_without_an_evaluation_can_be_evaluated_later(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, data = str(tmp_path / "run"), str(trained / "tiny.npz")
     main(["train", str(trained / "protonet.yaml"), "evaluation=null", "--data", data, "--run", run])
-    assert "The test classes were left alone, as the recipe says." in capsys.readouterr().out
+    assert "The model was not evaluated on the test classes" in capsys.readouterr().out
     main(["evaluate", run, "--way", "2", "--query", "2", "--episodes", "5"])
     assert "5-shot" in capsys.readouterr().out
 
@@ -266,7 +433,7 @@ def test_train_prints_the_result(trained: Path, capsys: pytest.CaptureFixture[st
     again = ["train", str(trained / "protonet.yaml"), "--data", str(trained / "tiny.npz"), "--run", str(run)]
     with pytest.raises(SystemExit, match=r"holds a run already: go on with it \(--resume\)"):
         main(again)
-    main([*again, "--resume"])  # it is finished: says what came out
+    main([*again, "--resume"])  # it is finished: the result is printed again
     printed = capsys.readouterr().out
     for result in json.loads((run / "result.json").read_text())["results"]:
         assert f"{result['mean']:.2f} ± {result['ci95']:.2f}" in printed
@@ -299,8 +466,8 @@ def test_evaluate_a_run(trained: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert len(accuracies(tmp_path / "mine.json")) == 1
 
 
-def test_a_run_has_a_network_of_its_own(trained: Path) -> None:
-    with pytest.raises(SystemExit, match="has a network of its own: leave out --reduce-to, --size"):
+def test_a_run_has_its_own_network(trained: Path) -> None:
+    with pytest.raises(SystemExit, match="has its own network: omit --reduce-to, --size"):
         main(["evaluate", str(trained / "runs" / "protonet"), "--size", "8", "--reduce_to", "8"])
 
 
@@ -336,7 +503,20 @@ def test_compare(trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch:
     assert again["rows"][1]["differences"][0]["difference"] == -content["rows"][1]["differences"][0]["difference"]
 
 
-def test_compare_takes_no_run_of_another_recipe(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_passes_the_device_on(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deepbdc.report import comparison
+
+    def compare_runs(*_: object, device: str, **__: object) -> None:
+        raise UserError(f"computed on {device}")
+
+    monkeypatch.chdir(trained)
+    monkeypatch.setattr(comparison, "compare_runs", compare_runs)
+    for options, device in ([], "cpu"), (["--device", "cpu:0"], "cpu:0"):
+        with pytest.raises(SystemExit, match=f"computed on {device}"):
+            main(["compare", "runs/protonet", "--data", "tiny.npz", *options])
+
+
+def test_compare_refuses_the_run_of_another_recipe(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained)
     with pytest.raises(SystemExit, match=r"trained with pretrain\.epochs=2, not 5\. Give the folder runs/protonet"):
         main(["compare", "protonet.yaml", "pretrain.epochs=5", "--data", "tiny.npz"])
@@ -348,7 +528,7 @@ def test_compare_takes_no_run_of_another_recipe(trained: Path, monkeypatch: pyte
         main(["compare", "empty"])
 
 
-def test_interrupted_training_goes_on(
+def test_interrupted_training_is_continued(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from deepbdc.training import run

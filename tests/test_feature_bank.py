@@ -9,9 +9,10 @@ from PIL import Image
 from torch import Tensor
 
 from deepbdc import BDCPool, Embedding, create_backbone
+from deepbdc._fingerprint import weights_fingerprint
 from deepbdc.data.dataset import ArrayDataset, FolderDataset
 from deepbdc.embedding import pixel_embedding
-from deepbdc.feature_bank import build_bank, weights_fingerprint
+from deepbdc.feature_bank import build_bank
 from deepbdc.preprocessing import Preprocessing
 
 

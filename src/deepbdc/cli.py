@@ -1,187 +1,139 @@
-"""The command line: it parses, calls a function of `deepbdc.commands`, and that prints."""
+"""The command line. It parses the arguments, calls a function of `deepbdc.commands` and turns errors into messages."""
 
-import inspect
 import os
 import sys
-import typing
 import warnings
-from argparse import RawDescriptionHelpFormatter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-from deepbdc.commands.app import app
-from deepbdc.commands.classify import classify_images
-from deepbdc.commands.compare import compare
-from deepbdc.commands.data import data_check, data_list, data_prepare
-from deepbdc.commands.evaluate import evaluate_model
-from deepbdc.commands.explain import explain_image
-from deepbdc.commands.fit import fit_examples
-from deepbdc.commands.paper import paper
-from deepbdc.commands.train import train_recipe
+from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
-Command = Callable[..., None]
-Commands = Mapping[str, "Command | Commands"]
+from deepbdc import __version__
+from deepbdc.errors import UserError
 
-COMMANDS: Commands = {
-    "train": train_recipe,
-    "evaluate": evaluate_model,
-    "compare": compare,
-    "paper": paper,
-    "data": {"list": data_list, "prepare": data_prepare, "check": data_check},
-    "classify": classify_images,
-    "fit": fit_examples,
-    "explain": explain_image,
-    "app": app,
-}
-SHORT = {"-o": "--output"}
-GROUPS = {"data": "List, prepare and check the data sets."}
+OWN_IMAGES = Group("Classify your own images", sort_key=1)
+BENCHMARKS = Group("Train and evaluate on few-shot benchmarks", sort_key=2)
+GENERAL = Group("General options", sort_key=9)
+
+app = App(
+    name="deepbdc",
+    help="""Few-shot image classification with Deep Brownian Distance Covariance.
+
+    Start with your own images (two folders of JPEG or PNG files), or with a recipe that needs no download:
+
+        deepbdc classify examples photos
+        deepbdc train glyphs/protonet
+
+    `deepbdc COMMAND --help` explains a command and its options.
+    """,
+    version=f"deepbdc {__version__}",
+    default_parameter=Parameter(negative=()),  # no --no-resume beside --resume
+    group_parameters=Group.create_default_parameters("Options"),
+    exit_on_error=False,
+    print_error=False,
+    result_action="return_value",
+    suppress_keyboard_interrupt=False,
+)
+
+# The modules of the commands are imported on first use.
+app.command(
+    "deepbdc.commands.classify:classify_images",
+    name="classify",
+    usage="Usage: deepbdc classify EXAMPLES IMAGE... [OPTIONS]",
+    group=OWN_IMAGES,
+    sort_key=1,
+)
+app.command("deepbdc.commands.fit:fit_examples", name="fit", group=OWN_IMAGES, sort_key=2)
+app.command("deepbdc.commands.explain:explain_image", name="explain", group=OWN_IMAGES, sort_key=3)
+app.command("deepbdc.commands.app:app", name="app", group=OWN_IMAGES, sort_key=4)
+app.command(
+    "deepbdc.commands.train:train_recipe",
+    name="train",
+    usage="Usage: deepbdc train RECIPE [KEY=VALUE...] [OPTIONS]",
+    group=BENCHMARKS,
+    sort_key=1,
+)
+app.command("deepbdc.commands.evaluate:evaluate_model", name="evaluate", group=BENCHMARKS, sort_key=2)
+app.command(
+    "deepbdc.commands.compare:compare",
+    name="compare",
+    usage="Usage: deepbdc compare RECIPE... [KEY=VALUE...] [OPTIONS]",
+    group=BENCHMARKS,
+    sort_key=3,
+)
+app.command("deepbdc.commands.paper:paper", name="paper", group=BENCHMARKS, sort_key=4)
+
+data = App(name="data", help="List, prepare and check data sets.", group=BENCHMARKS, sort_key=5)
+data.command("deepbdc.commands.data:data_list", name="list", sort_key=1)
+data.command("deepbdc.commands.data:data_prepare", name="prepare", sort_key=2)
+data.command("deepbdc.commands.data:data_check", name="check", sort_key=3)
+app.command(data)
+
+app.register_install_completion_command(
+    help="Install Tab completion for bash, zsh or fish (for a shell other than $SHELL: --shell NAME).",
+    group=GENERAL,
+)
+for flag, text in {"--help": "Show this help.", "--version": "Show the version."}.items():
+    app[flag].group = GENERAL
+    app[flag].help = text
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """The ``deepbdc`` command: its sub-commands are functions, their options the arguments of these.
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the ``deepbdc`` command with ``arguments``, by default those of the process.
 
-    Arguments without a default are positional, and so are those before ``*names``, which stands for any number.
-    Truth values are flags, lists may be given several times.
+    Exit codes: 1 for an error that the user can fix, 2 for a wrong command line, 130 after Ctrl-C.
     """
-    from jsonargparse import ArgumentParser
-
-    from deepbdc import __version__
-
-    # Before torch is loaded: threads that spin while they wait lose much time beside other work on the machine.
+    # OpenMP reads this when torch is imported. Threads that spin while they wait slow down other programs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    warnings.formatwarning = lambda message, *_, **__: f"Note: {message}\n"  # for people, without the line of code
-    parser = ArgumentParser(
-        prog="deepbdc",
-        version=__version__,
-        description="Few-shot image classification with Deep Brownian Distance Covariance.",
-        formatter_class=_help_formatter(),
-    )
+    warnings.formatwarning = lambda message, *_, **__: f"Note: {message}\n"  # without file name and source line
     given = sys.argv[1:] if arguments is None else list(arguments)
-    _add_commands(parser, COMMANDS, given)
-    parsed: Any = parser.parse_args(_in_order(given, COMMANDS))
-    chosen: Command | Commands = COMMANDS
-    while isinstance(chosen, Mapping):
-        name = parsed.command
-        chosen, parsed = chosen[name], parsed[name]
-    values = parsed.as_dict()
-    first, many = _positionals(chosen)
-    if many is None:
-        chosen(**values)
+    _, apps, _ = app.parse_commands([token for token in given if not token.startswith("-")])
+    apps[-1].resolved_commands()  # imports the subcommands, whose docstrings a help page needs; most commands have none
+    try:
+        app.meta(given)
+    except CycloptsError as error:
+        print(_usage_message(error), file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+@app.meta.default
+def _run(
+    *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+    debug: Annotated[bool, Parameter(show_default=False, group=GENERAL)] = False,
+) -> None:
+    """Parse the command line and run its command.
+
+    Args:
+        tokens: The command, its arguments and its options.
+        debug: Show the Python traceback of every error. The environment variable DEEPBDC_DEBUG=1 does the same.
+    """
+    command, bound, _ = app.parse_args(tokens)
+    names, apps, _ = app.parse_commands(tokens)
+    if debug or os.environ.get("DEEPBDC_DEBUG", "0") not in ("", "0"):
+        command(*bound.args, **bound.kwargs)
     else:
-        chosen(*(values.pop(name) for name in first), *values.pop(many), **values)
+        _call(" ".join(["deepbdc", *names]), command, *bound.args, **bound.kwargs)
+    if len(tokens) == len(names) and apps[-1].default_command is None:
+        raise SystemExit(2)  # the help was printed because no command was given
 
 
-def _positionals(command: Command) -> tuple[list[str], str | None]:
-    """Names of the arguments that are given by their place, and of the one that takes any number of them."""
-    parameters = inspect.signature(command).parameters.values()
-    many = next((entry.name for entry in parameters if entry.kind is entry.VAR_POSITIONAL), None)
-    placed = [entry for entry in parameters if entry.kind is entry.POSITIONAL_OR_KEYWORD]
-    return [entry.name for entry in placed if many or entry.default is entry.empty], many
+def _call(name: str, command: Any, *arguments: Any, **options: Any) -> None:
+    """Call a command. Errors that the user can fix become a message; all others are bugs and keep their traceback."""
+    try:
+        command(*arguments, **options)
+    except (UserError, OSError) as error:
+        raise SystemExit(f"{name}: {error}") from error
+    except KeyboardInterrupt as error:
+        print(f"{name}: {str(error) or 'interrupted. Finished work is kept.'}", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
-def _options_of_type(command: Command, kind: type) -> set[str]:
-    """The options that are flags (``bool``), or that may be given several times (``list``)."""
-    found = set()
-    for name, hint in typing.get_type_hints(command).items():
-        choices = typing.get_args(hint) if typing.get_origin(hint) is not list else (hint,)
-        if kind in {typing.get_origin(choice) or choice for choice in choices or (hint,)}:
-            found.add(name)
-    return found
-
-
-def _in_order(arguments: Sequence[str], commands: Commands) -> list[str]:
-    """The arguments as the parser wants them: first what is given by its place, then the options.
-
-    So ``recipe --run folder key=value`` means the same as ``recipe key=value --run folder``.
-    """
-    chosen: Command | Commands = commands
-    path, rest = [], list(arguments)
-    while isinstance(chosen, Mapping):
-        if not rest or rest[0] not in chosen:
-            return list(arguments)  # a mistake or a request for help: the parser will answer
-        path.append(rest.pop(0))
-        chosen = chosen[path[-1]]
-    flags, lists = _options_of_type(chosen, bool), _options_of_type(chosen, list)
-    placed, options = [], []
-    while rest:
-        argument = rest.pop(0)
-        if argument.startswith("-"):
-            options += _option(argument, rest, flags, lists)
-        else:
-            placed.append(argument)
-    return [*path, *placed, *options]
-
-
-def _option(argument: str, rest: list[str], flags: set[str], lists: set[str]) -> list[str]:
-    """An option with its value, which may be the next of ``rest``, as the parser spells it.
-
-    ``--num-nodes`` is ``--num_nodes``; ``--resume true`` is ``--resume``; and ``--shot 1 --shot 5`` means both, for
-    which the parser says ``--shot+``. ``-o`` is ``--output``.
-    """
-    option, equals, value = argument.partition("=")
-    option = SHORT.get(option, option)
-    name = option.removeprefix("--").replace("-", "_")
-    if option in ("-h", "--help"):
-        return [option]
-    if name in flags:
-        if not equals and rest and rest[0] in ("true", "false"):
-            value = rest.pop(0)
-        return {"": [f"--{name}"], "true": [f"--{name}"], "false": []}.get(value, [f"--{name}={value}"])
-    spelt = f"--{name}+" if name in lists else f"--{name}"
-    if equals:
-        return [f"{spelt}={value}"]
-    return [spelt, rest.pop(0)] if rest else [spelt]
-
-
-def _add_commands(parser: Any, commands: Commands, given: Sequence[str]) -> None:
-    """Give ``parser`` a sub-command for each function, and one with its own sub-commands for each group.
-
-    Only a command that was given gets its arguments, as reading them from a function takes its time.
-    """
-    from jsonargparse import ArgumentParser
-
-    subcommands = parser.add_subcommands(dest="command", title="commands", metavar="COMMAND")
-    for name, entry in commands.items():
-        text = (
-            GROUPS[name]
-            if isinstance(entry, Mapping)
-            else inspect.cleandoc(entry.__doc__ or "").partition("\nArgs:")[0]
-        )
-        command = ArgumentParser(description=text, formatter_class=_help_formatter())
-        if not isinstance(entry, Mapping) and name in given:
-            _add_arguments(command, entry)
-        # A parser must be hung up before it gets sub-commands of its own.
-        subcommands.add_subcommand(name, command, help=text.partition("\n")[0])
-        if isinstance(entry, Mapping):
-            _add_commands(command, entry, given)
-
-
-def _add_arguments(parser: Any, command: Command) -> None:
-    """The arguments of a function as those of a parser, with the help of its docstring."""
-    from docstring_parser import parse
-
-    parameters = inspect.signature(command).parameters
-    texts = {entry.arg_name.lstrip("*"): entry.description for entry in parse(command.__doc__ or "").params}
-    flags, (placed, many) = _options_of_type(command, bool), _positionals(command)
-    by_place = {*placed, many} if many else set()
-    for name in by_place and placed:
-        optional = parameters[name].default is not inspect.Parameter.empty
-        parser.add_argument(name, nargs="?" if optional else None, type=str, help=texts[name])
-    if many:
-        parser.add_argument(many, nargs="*", type=str, default=[], help=texts[many])
-    parser.add_function_arguments(command, as_group=False, as_positional=True, skip=flags | by_place)
-    for name in sorted(flags):
-        parser.add_argument(f"--{name}", action="store_true", help=texts[name])
-    for action in parser._actions:  # in the help, hyphens as people write them, and no --shot+
-        spelt = [option for option in action.option_strings if not option.endswith("+")]
-        short = [letter for letter, option in SHORT.items() if option in spelt]
-        action.option_strings = [*short, *(option.replace("_", "-") for option in spelt)]
-
-
-def _help_formatter() -> type:
-    from jsonargparse import DefaultHelpFormatter
-
-    class Help(RawDescriptionHelpFormatter, DefaultHelpFormatter):
-        """Keeps the lines of descriptions as they are."""
-
-    return Help
+def _usage_message(error: CycloptsError) -> str:
+    """One line that says what is wrong with the command line."""
+    name = " ".join(["deepbdc", *(error.command_chain or ())])
+    error.command_chain = None  # else some messages would repeat the name of the command
+    if isinstance(error, UnusedCliTokensError):
+        message = f"Too many arguments: {' '.join(error.unused_tokens or ())}."
+    else:
+        message = str(error)
+    return f"{name}: {message} '{name} --help' shows the arguments and options."

@@ -11,26 +11,27 @@ import pytest
 from deepbdc import FewShotClassifier
 from deepbdc.app.protection import Door
 from deepbdc.commands.app import _address, _service, app
+from deepbdc.errors import UserError
 from tests.app.drawing import picture
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"host": "0.0.0.0"}, "--host 0.0.0.0 lets others reach this page: give --token auto"),
+        ({"host": "0.0.0.0"}, "--host 0.0.0.0 lets other computers open this page: also give --token auto"),
         ({"host": "0.0.0.0", "token": "short"}, "the token has 5 characters: it must have 12 to 200"),
-        ({"examples": "no/such/folder", "port": 0}, "there is no no/such/folder"),
-        ({"host": "no.such.host.invalid", "token": "auto"}, "cannot listen at no.such.host.invalid"),
+        ({"examples": Path("no/such/folder"), "port": 0}, "there is no no/such/folder"),
+        ({"host": "no.such.host.invalid", "token": "auto"}, "cannot listen on no.such.host.invalid"),
         ({"port": 99999}, "choose another --port"),
     ],
 )
-def test_mistakes_are_explained(options: dict[str, object], message: str) -> None:
-    with pytest.raises(SystemExit, match=message):
+def test_mistakes_end_with_a_message(options: dict[str, object], message: str) -> None:
+    with pytest.raises((UserError, OSError), match=message):
         app(**options)  # type: ignore[arg-type]
 
 
-def test_a_port_that_is_in_use_is_explained() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit, match="choose another --port"):
+def test_a_port_that_is_taken_ends_with_a_message() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="choose another --port"):
         app(port=taken.getsockname()[1])
 
 
@@ -44,7 +45,7 @@ def test_every_visitor_starts_with_the_given_examples(tmp_path: Path) -> None:
     for kind in ("disc", "stripes"):
         (tmp_path / kind).mkdir()
         (tmp_path / kind / "one.png").write_bytes(picture(kind, 1))
-    service = _service(Door("127.0.0.1", 7860), str(tmp_path))
+    service = _service(Door("127.0.0.1", 7860), tmp_path)
     _, visitor = service.visitors.welcome()
     state = visitor.state()
     assert [(entry["name"], entry["pictures"][0]["name"]) for entry in state["classes"]] == [
@@ -52,7 +53,7 @@ def test_every_visitor_starts_with_the_given_examples(tmp_path: Path) -> None:
         ("stripes", "one.png"),
     ]
     visitor.classifier().save(tmp_path / "saved.safetensors")
-    again = _service(Door("127.0.0.1", 7860), str(tmp_path / "saved.safetensors"))
+    again = _service(Door("127.0.0.1", 7860), tmp_path / "saved.safetensors")
     _, other = again.visitors.welcome()
     assert list(other.classes.values()) == ["disc", "stripes"]
     (image,) = service.template.embed([picture("disc", 2)])

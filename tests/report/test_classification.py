@@ -1,13 +1,13 @@
 import csv
 from pathlib import Path
 
-from deepbdc.report.classification import NONE_OF_THESE, Answer, Tally, write_csv
+from deepbdc.report.classification import NONE_OF_THESE, ClassifiedPicture, Tally, write_csv
 
 CLASSES = ("what?", "other")
 
 
-def answer(file: str, label: str) -> Answer:
-    return Answer(Path(file), label, 0.9, probabilities=(0.9, 0.1))
+def result(file: str, label: str) -> ClassifiedPicture:
+    return ClassifiedPicture(Path(file), label, 0.9, probabilities=(0.9, 0.1))
 
 
 def test_truth_knows_the_folders_that_sorting_makes() -> None:
@@ -18,13 +18,13 @@ def test_truth_knows_the_folders_that_sorting_makes() -> None:
         ("nowhere/3.png", "other"),
         (f"{NONE_OF_THESE}/4.png", NONE_OF_THESE),
     ):
-        tally.add(answer(file, label))
+        tally.add(result(file, label))
     assert tally.truth == {("what?", "what?"): 1, ("what?", "other"): 1, (NONE_OF_THESE, NONE_OF_THESE): 1}
 
 
 def test_cells_are_never_formulas(tmp_path: Path) -> None:
     with write_csv(tmp_path / "a.csv", CLASSES) as add:
-        add(answer("=1+1.png", "-other"))
+        add(result("=1+1.png", "-other"))
     with (tmp_path / "a.csv").open(encoding="utf-8", newline="") as file:
         (row,) = csv.DictReader(file)
     assert (row["file"], row["label"], row["probability"]) == ("'=1+1.png", "'-other", "0.9")

@@ -1,1 +1,1 @@
-"""The commands of ``deepbdc``, one file each. They import torch and rich where they use them: help must be quick."""
+"""The commands of ``deepbdc``, one module each. They import torch and rich inside functions: ``--help`` is fast."""

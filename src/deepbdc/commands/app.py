@@ -6,10 +6,11 @@ import warnings
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from deepbdc._optional import require
-from deepbdc.commands.common import errors_in_words
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,54 +19,63 @@ if TYPE_CHECKING:
     from deepbdc.estimator import FewShotClassifier
 
 
-def app(host: str = "127.0.0.1", port: int = 7860, examples: str | None = None, token: str | None = None) -> None:
-    """Open the web page: show a few pictures of each class, and have others recognised.
+def app(
+    *,
+    host: Annotated[str, Parameter(metavar="ADDRESS")] = "127.0.0.1",
+    port: Annotated[int, Parameter(metavar="NUMBER")] = 7860,
+    examples: Annotated[Path | None, Parameter(metavar="PATH")] = None,
+    token: Annotated[str | None, Parameter(metavar="SECRET")] = None,
+) -> None:
+    """Start a web page where you add example pictures of each class and classify others.
 
-    Nothing leaves this computer, and nothing is written to its disk. Each visitor has classes of
-    their own, which are forgotten some hours after the last visit, or when this program ends.
-    Others can be let in with a token; what they send is not encrypted, so do it in a network that you trust.
+    By default only this computer can open the page. Pictures stay on this computer and are not written to disk.
+    Each visitor has separate classes, which are deleted some hours after the last visit, or when the program ends.
+    For example:
 
         deepbdc app
         deepbdc app --examples birds/
         deepbdc app --host 0.0.0.0 --token auto
 
-    Args:
-        host: The address to listen at. Anything but this computer's own needs --token as well.
-        port: The port to listen at; 0 takes any that is free.
-        examples: What every visitor begins with: a folder with a folder per class, or a saved classifier.
-        token: A secret of at least 12 characters that visitors must know, or 'auto' for a new one. The address that is
-            printed contains it.
-    """
-    with errors_in_words("app"):
-        require("fastapi", "app")
-        require("uvicorn", "app")
-        from deepbdc.app.protection import Door, check_token, is_loopback
+    The last command lets other computers open the page if they know the token. The connection is not encrypted,
+    so use it only in a network that you trust.
 
-        if token is None and not is_loopback(host):
-            raise UserError(
-                f"--host {host} lets others reach this page: give --token auto as well, so that only those come in "
-                "who have the address that is then printed"
-            )
-        if token is not None:
-            token = secrets.token_urlsafe(24) if token == "auto" else check_token(token)
-        with _listen(host, port) as listening:
-            door = Door(host, listening.getsockname()[1], token)
-            service = _service(door, examples)
-            print(f"The page is at {_address(door)}\nCtrl-C ends it.", flush=True)
-            _serve(service, listening)
+    Args:
+        host: The address to listen on. Any address other than one of this computer alone needs --token, too.
+        port: The port to listen on; 0 chooses a free one.
+        examples: What every visitor starts with: a folder that contains one folder of example pictures for each class,
+            or a saved classifier.
+        token: A secret of at least 12 characters that visitors need, or 'auto' to create one. It is part of the
+            address that the program prints.
+    """
+    require("fastapi", "app")
+    require("uvicorn", "app")
+    from deepbdc.app.protection import Door, check_token, is_loopback
+
+    if token is None and not is_loopback(host):
+        raise UserError(
+            f"--host {host} lets other computers open this page: also give --token auto, so that only people who know "
+            "the printed address can use it"
+        )
+    if token is not None:
+        token = secrets.token_urlsafe(24) if token == "auto" else check_token(token)
+    with _listen(host, port) as listening:
+        door = Door(host, listening.getsockname()[1], token)
+        service = _service(door, examples)
+        print(f"The page is at {_address(door)}\nPress Ctrl-C to stop.", flush=True)
+        _serve(service, listening)
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that waits for visitors."""
+    """Open a socket that accepts connections."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
-        raise OSError(f"cannot listen at {host}, port {port} ({error}): choose another --port or --host") from error
+        raise OSError(f"cannot listen on {host}, port {port} ({error}): choose another --port or --host") from error
 
 
-def _service(door: "Door", examples: str | None) -> "Service":
-    """The service with the network loaded, and with the examples that every visitor begins with."""
+def _service(door: "Door", examples: Path | None) -> "Service":
+    """Create the service: load the network, and learn the examples that every visitor starts with."""
     from deepbdc._memory import keep_freed_memory
     from deepbdc.app.limits import AppLimits
     from deepbdc.app.server import Service
@@ -75,17 +85,18 @@ def _service(door: "Door", examples: str | None) -> "Service":
     limits = AppLimits()
     if examples is None:
         return Service(FewShotClassifier(), limits, door)
-    if not Path(examples).exists():
+    if not examples.exists():
         raise FileNotFoundError(
-            f"there is no {examples}: --examples is a folder with a folder per class, or a saved classifier"
+            f"there is no {examples}: --examples is a folder that contains one folder for each class, or a saved "
+            "classifier"
         )
-    fitted = FewShotClassifier().fit(examples) if Path(examples).is_dir() else _load(examples)
+    fitted = FewShotClassifier().fit(examples) if examples.is_dir() else _load(examples)
     labels = [str(label) for label in fitted.example_labels_.tolist()]
     pairs = [
         (replace(image, name=Path(image.name).name), label)
         for image, label in zip(fitted.examples_, labels, strict=True)
     ]
-    # There is as much room besides the examples as without them.
+    # The given examples do not count towards the limits of a visitor.
     limits = replace(
         limits,
         pictures=limits.pictures + len(pairs),
@@ -95,8 +106,8 @@ def _service(door: "Door", examples: str | None) -> "Service":
     return Service(fitted, limits, door, pairs)
 
 
-def _load(path: str) -> "FewShotClassifier":
-    """A saved classifier that learns on with the network of its file, so that no other need be fetched."""
+def _load(path: Path) -> "FewShotClassifier":
+    """Load a saved classifier. Visitors can fit it again with its own network, so that no other is downloaded."""
     from deepbdc.estimator import FewShotClassifier
 
     loaded = FewShotClassifier.load(path)
@@ -105,27 +116,27 @@ def _load(path: str) -> "FewShotClassifier":
 
 
 def _address(door: "Door") -> str:
-    """What to type into the browser."""
+    """The URL to open in a browser."""
     host = socket.gethostname() if door.host in ("0.0.0.0", "::", "") else door.host
     host = f"[{host}]" if ":" in host else host
     return f"http://{host}:{door.port}/" + ("" if door.token is None else f"?token={door.token}")
 
 
 def _serve(service: "Service", listening: socket.socket) -> None:
-    """Answer until Ctrl-C."""
+    """Serve the page until Ctrl-C."""
     import uvicorn
 
     from deepbdc.app.server import create_app
 
-    # Visitors are free to give one picture twice: that is no note for the terminal.
+    # The estimator warns about duplicate examples. Visitors may add them; the terminal need not show it.
     warnings.filterwarnings("ignore", message=".* is the same picture as ")
     config = uvicorn.Config(
         create_app(service),
         log_level="warning",
-        access_log=False,  # addresses contain the token
+        access_log=False,  # URLs contain the token
         server_header=False,
         limit_concurrency=500,
         timeout_graceful_shutdown=3,
     )
-    with suppress(KeyboardInterrupt):  # this is how it is meant to end
+    with suppress(KeyboardInterrupt):  # the normal way to stop the server
         uvicorn.Server(config).run(sockets=[listening])

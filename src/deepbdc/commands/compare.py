@@ -1,11 +1,14 @@
-"""``deepbdc compare``: several recipes on the same episodes, trained where that is still to do."""
+"""``deepbdc compare``: several recipes, trained if necessary and evaluated on the same episodes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from deepbdc.commands.common import errors_in_words, run_folder
+from cyclopts import Parameter
+
+from deepbdc.commands.common import check_device, run_folder
+from deepbdc.commands.options import DEVICES, EPISODES, OUTPUT, Cache, DataOrPath, Flag, RecipeOrPath
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,100 +19,106 @@ if TYPE_CHECKING:
 
 PICTURES = (".png", ".pdf", ".svg")
 NOT_TRAINING = ("evaluation.", "workers")
-"""What of a recipe leaves the trained model as it is."""
+"""Prefixes of the keys of a recipe that do not change the trained model."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A run that is compared: where it lies, and whether it is still to be trained."""
+    """A run that takes part in the comparison."""
 
     given: str
+    """The recipe or folder as the user wrote it."""
     folder: Path
     recipe: "Recipe"
     data: str | None
-    """In place of the recipe's, or where to find that."""
+    """The data set in place of the recipe's, or the folder that contains the recipe's."""
     run: "Run | None" = None
-    """None: to be trained."""
+    """The finished run; None if it is still to be trained."""
 
 
 def compare(
-    *recipes: str,
-    data: str | None = None,
-    runs: str = "runs",
-    shot: list[int] | None = None,
-    episodes: int | None = None,
-    seed: int | None = None,
-    set: list[str] | None = None,
-    baseline: str | None = None,
-    output: str | None = None,
-    cache: str | None = None,
-    quiet: bool = False,
+    *recipes: RecipeOrPath,
+    baseline: Annotated[RecipeOrPath | None, Parameter(metavar="RECIPE")] = None,
+    runs: Annotated[Path, Parameter(metavar="FOLDER")] = Path("runs"),
+    data: DataOrPath | None = None,
+    set: Annotated[list[str] | None, Parameter(metavar="KEY=VALUE")] = None,
+    shot: Annotated[list[int] | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
+    episodes: Annotated[int | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
+    seed: Annotated[int | None, Parameter(metavar="NUMBER", group=EPISODES)] = None,
+    output: Annotated[Path | None, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = None,
+    cache: Cache = None,
+    quiet: Annotated[Flag, Parameter(group=OUTPUT)] = False,
+    device: Annotated[str, Parameter(metavar="NAME", group=DEVICES)] = "cpu",
 ) -> None:
-    """Compare recipes: train what is missing, evaluate all on the same episodes, print and draw one table.
+    """Compare recipes: train those without a run, evaluate all on the same episodes, and draw one table.
 
-    A finished run in runs/RECIPE is used as it is, an unfinished one goes on, and what is not there
-    is trained. The first recipe is the baseline, to which differences are taken episode by episode,
-    so that they are known better than the accuracies themselves. For example:
+    For example:
 
-        deepbdc compare glyphs/protonet glyphs/good_embed glyphs/meta_deepbdc glyphs/stl_deepbdc
-        deepbdc compare cifar_fs/protonet runs/mine --data ~/data --shot 5 --output protonet.png
+        deepbdc compare glyphs/protonet glyphs/good_embed glyphs/stl_deepbdc
+        deepbdc compare cifar_fs/protonet runs/mine --data ~/data --shot 5
+
+    A finished run in runs/RECIPE is used as it is, an unfinished one is continued, and a missing one is trained.
+    The first recipe is the baseline. The others are compared with it episode by episode, because such paired
+    differences are more precise than the accuracies themselves.
 
     Args:
-        recipes: Names of 'deepbdc train --list', YAML files, or folders of runs. Values like pretrain.epochs=2 among
-            them are for all recipes, as with --set.
-        data: A folder that holds prepared benchmarks; or a data set in place of the recipes'.
-        runs: The folder that holds the folders of the runs.
-        shot: Labelled images a class; give it several times for several columns (default: as the first recipe says).
-        episodes: How many episodes (default: as the first recipe says).
-        seed: Of the episodes (default: as the first recipe says).
-        set: A value in place of the recipes', like pretrain.epochs=2; may be given several times.
-        baseline: The recipe or folder to take differences to (default: the first).
-        output: The picture, as .png, .pdf or .svg; all numbers are written beside it, as .json (default: comparison.png
-            in the folder of the runs).
-        cache: A folder for features, so that a second comparison of the same runs is quick.
-        quiet: Print nothing but the table.
+        recipes: Names that `deepbdc train --list` shows, YAML files, or folders of runs. A value like
+            pretrain.epochs=2 among them is set in all recipes, as by --set.
+        baseline: The recipe or folder with which the others are compared (default: the first).
+        runs: The folder that contains the folders of the runs.
+        data: A folder that contains prepared benchmarks; or a data set in place of the recipes'.
+        set: A value that replaces the recipes', like pretrain.epochs=2. The option can be repeated.
+        shot: Labelled images per class. Repeat the option for several columns (default: the first recipe's).
+        episodes: Number of episodes (default: the first recipe's).
+        seed: Seed of the episodes (default: the first recipe's).
+        output: The picture to write, as .png, .pdf or .svg. The numbers are written to a .json file of the same name
+            (default: comparison.png in the folder of the runs).
+        cache: A folder for features, so that a second comparison of the same runs does not compute them again.
+        quiet: Print only the table.
+        device: Where the networks run in the evaluation, like cpu or cuda.
     """
     from rich.console import Console
 
     console = Console()
-    with errors_in_words("compare"):
-        picture = Path(output or Path(runs) / "comparison.png")
-        if picture.suffix not in PICTURES:
-            raise UserError(f"--output must end in {', '.join(PICTURES)}, got {str(picture)!r}")
-        planned = _plan(recipes, set or (), Path(runs), data, baseline)
-        settings = _settings(planned[0].recipe, shot, episodes, seed)
-        _check(planned, settings)
-        for entry in planned:
-            _say(console, entry, quiet)
-        for place, entry in enumerate(planned):
-            if entry.run is None:
-                if not quiet:
-                    console.print(f"\n{entry.given}", markup=False, highlight=False, soft_wrap=True)
-                planned[place] = _trained(entry, quiet)
-        _report(planned, settings, console, picture, cache)
+    picture = output or runs / "comparison.png"
+    if picture.suffix not in PICTURES:
+        raise UserError(f"--output must end in {', '.join(PICTURES)}, got {str(picture)!r}")
+    check_device(device)
+    planned = _plan(recipes, set or (), runs, data, baseline)
+    settings = _settings(planned[0].recipe, shot, episodes, seed)
+    _check(planned, settings)
+    for entry in planned:
+        _say(console, entry, quiet)
+    for place, entry in enumerate(planned):
+        if entry.run is None:
+            if not quiet:
+                console.print(f"\n{entry.given}", markup=False, highlight=False, soft_wrap=True)
+            planned[place] = _trained(entry, quiet)
+    _report(planned, settings, console, picture, cache, device)
 
 
 def _plan(
     given: Sequence[str], overrides: Sequence[str], runs: Path, data: str | None, baseline: str | None
 ) -> "list[Planned]":
-    """What to do for each recipe or folder; the baseline comes first."""
+    """Find the run of each recipe or folder. The baseline comes first."""
     values = [text for text in given if "=" in text and not Path(text).exists()]
     wanted = [text for text in given if text not in values]
     if not wanted:
-        raise UserError("which recipes? 'deepbdc train --list' shows all of them")
+        raise UserError("no recipes given. 'deepbdc train --list' shows all recipes.")
     if baseline is not None:
         if baseline not in wanted:
-            raise UserError(f"--baseline must be one of what is compared, got {baseline!r}: {', '.join(wanted)}")
+            raise UserError(f"--baseline must be one of {', '.join(wanted)}, got {baseline!r}")
         wanted.sort(key=lambda text: text != baseline)
     planned = [_plan_one(text, [*overrides, *values], runs, data) for text in wanted]
     folders = [entry.folder.resolve() for entry in planned]
     for entry, folder in zip(planned, folders, strict=True):
         if folders.count(folder) > 1:
-            raise UserError(f"{entry.folder} stands twice among what is compared")
+            raise UserError(f"the run {entry.folder} is given twice")
     return planned
 
 
 def _plan_one(given: str, overrides: Sequence[str], runs: Path, data: str | None) -> Planned:
+    """Find the run of one recipe or folder, and load it if it is finished."""
     from deepbdc.recipes import list_recipes, load_recipe
     from deepbdc.runs import is_finished, load_run
 
@@ -119,7 +128,7 @@ def _plan_one(given: str, overrides: Sequence[str], runs: Path, data: str | None
             run = load_run(folder)
             return Planned(given, folder, run.recipe, data or run.data, run)
         if not (folder / "recipe.yaml").is_file():
-            raise UserError(f"{given} is neither a recipe nor the folder of a run: it holds no recipe.yaml")
+            raise UserError(f"{given} is neither a recipe nor the folder of a run: it contains no recipe.yaml")
         return Planned(given, folder, load_recipe(folder / "recipe.yaml"), data)
     recipe, folder = load_recipe(given, overrides), run_folder(given, runs)
     if not is_finished(folder):
@@ -130,23 +139,23 @@ def _plan_one(given: str, overrides: Sequence[str], runs: Path, data: str | None
 
 
 def _check_same(run: "Run", recipe: "Recipe", data: str | None) -> None:
-    """A finished run stands for a recipe only if it was trained by it, on the same data."""
+    """Raise an error unless the finished run was trained by the same recipe on the same classes."""
     from deepbdc.data.loading import find_data, load_dataset
 
-    mend = f"Give the folder {run.folder} to compare that run as it is, or --runs with another folder to train anew."
+    hint = f"Give the folder {run.folder} to compare that run as it is, or another folder with --runs to train again."
     old, new = _flat(run.recipe.as_dict()), _flat(recipe.as_dict())
     differing = [key for key in {**old, **new} if old.get(key) != new.get(key) and not key.startswith(NOT_TRAINING)]
     if differing:
         changes = ", ".join(f"{key}={old.get(key)}, not {new.get(key)}" for key in differing[:3])
-        raise UserError(f"the run in {run.folder} was trained with {changes}. {mend}")
+        raise UserError(f"the run in {run.folder} was trained with {changes}. {hint}")
     if data is not None:
         place, root = find_data(recipe.data, data)
         if load_dataset(place, "train", root=root).class_names != run.class_names:
-            raise UserError(f"the run in {run.folder} was trained on other classes than those of {place}. {mend}")
+            raise UserError(f"the run in {run.folder} was trained on other classes than those of {place}. {hint}")
 
 
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested values under keys like ``pretrain.epochs``."""
+    """Flatten nested dictionaries to keys like ``pretrain.epochs``."""
     if not isinstance(content, dict):
         return {prefix: content}
     return {
@@ -157,7 +166,7 @@ def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _settings(recipe: "Recipe", shot: Sequence[int] | None, episodes: int | None, seed: int | None) -> dict[str, Any]:
-    """Of the episodes: what was said, otherwise as in the first recipe."""
+    """The settings of the episodes: the options that were given, else the values of the recipe."""
     own = recipe.evaluation_settings
     return {
         "shots": tuple(shot or own.shots),
@@ -169,7 +178,7 @@ def _settings(recipe: "Recipe", shot: Sequence[int] | None, episodes: int | None
 
 
 def _check(planned: Sequence[Planned], settings: dict[str, Any]) -> None:
-    """Find mistakes about the data before hours of training."""
+    """Load the data and draw the episodes, to find mistakes before hours of training."""
     from deepbdc.episodes import sample_episodes
     from deepbdc.report.comparison import common_data
 
@@ -179,42 +188,51 @@ def _check(planned: Sequence[Planned], settings: dict[str, Any]) -> None:
 
 
 def _say(console: "Console", entry: Planned, quiet: bool) -> None:
-    """What is done with a run."""
-    to_do = "goes on" if _is_begun(entry) else "will be trained"
+    """Print what will be done with a run."""
+    to_do = "will be continued" if _is_begun(entry) else "will be trained"
     does = to_do if entry.run is None else "is finished"
     if not quiet:
         console.print(f"{entry.given}: the run in {entry.folder} {does}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _is_begun(entry: Planned) -> bool:
+    """Whether the folder holds an unfinished run."""
     return (entry.folder / "recipe.yaml").is_file()
 
 
 def _trained(entry: Planned, quiet: bool) -> Planned:
-    """The run, trained now; one that was interrupted goes on."""
+    """Train the run, from its last checkpoint if it was begun."""
     from deepbdc.runs import load_run
     from deepbdc.training.devices import DeviceOptions
     from deepbdc.training.run import Interrupted, TrainingError, train
 
     try:
-        one = DeviceOptions(devices=1)  # several processes would each print and draw the comparison
+        one = DeviceOptions(devices=1)  # with several processes, each would print and draw the comparison
         train(entry.recipe, entry.folder, data=entry.data, resume=_is_begun(entry), devices=one, quiet=quiet)
     except (Interrupted, TrainingError) as error:
-        raise type(error)(f"{entry.given}: {error} The same 'deepbdc compare' goes on with it, too.") from error
+        kind = KeyboardInterrupt if isinstance(error, Interrupted) else TrainingError
+        raise kind(f"{entry.given}: {error} Or repeat this 'deepbdc compare', which continues the run.") from error
     return replace(entry, run=load_run(entry.folder))
 
 
 def _report(
-    planned: Sequence[Planned], settings: dict[str, Any], console: "Console", picture: Path, cache: str | None
+    planned: Sequence[Planned],
+    settings: dict[str, Any],
+    console: "Console",
+    picture: Path,
+    cache: Path | None,
+    device: str,
 ) -> None:
-    """Evaluate, print, draw and save."""
+    """Evaluate the runs; print the table, draw the picture and save the numbers."""
     from deepbdc.report import comparison
 
     runs = [entry.run for entry in planned if entry.run is not None]
     names = [entry.given for entry in planned]
     dataset = comparison.common_data({entry.given: (entry.recipe.data, entry.data) for entry in planned})
     progress = console.is_terminal
-    found = comparison.compare_runs(runs, names=names, **settings, data=dataset, cache=cache, progress=progress)
+    found = comparison.compare_runs(
+        runs, names=names, **settings, data=dataset, cache=cache, progress=progress, device=device
+    )
     console.print(comparison.table(found))
     comparison.draw(found, picture)
     numbers = picture.with_suffix(".json")

@@ -1,9 +1,11 @@
 """``deepbdc data list|prepare|check``: the data sets."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from deepbdc.commands.common import errors_in_words
+from cyclopts import Parameter
+
+from deepbdc.commands.options import Benchmark, DataOrPath, Root
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -12,11 +14,11 @@ if TYPE_CHECKING:
     from deepbdc.data.check import Report
 
 
-def data_list(root: str | None = None) -> None:
-    """Say of each benchmark what it is, its split, its licence, where to get it, and whether it is here.
+def data_list(*, root: Root = None) -> None:
+    """List the benchmarks: their splits, licences and sources, and which of them are prepared.
 
     Args:
-        root: Where prepared benchmarks lie (default: $DEEPBDC_DATA, else ~/.cache/deepbdc).
+        root: The folder of prepared benchmarks (default: $DEEPBDC_DATA, else ~/.cache/deepbdc).
     """
     from rich import box
     from rich.console import Console
@@ -39,13 +41,11 @@ def data_list(root: str | None = None) -> None:
         for heading, text in _describe(name).items():
             details.add_row(f"  {heading}", Text(text))
         console.print(details)
-    console.print(
-        "\nPrepare one that is not here: deepbdc data prepare NAME --source ARCHIVE_OR_FOLDER", soft_wrap=True
-    )
+    console.print("\nTo prepare a benchmark: deepbdc data prepare NAME --source ARCHIVE_OR_FOLDER", soft_wrap=True)
 
 
 def _size(parts: list[tuple[str, str]]) -> str:
-    """Classes and images of some splits taken together."""
+    """The total number of classes and images of ``parts``, which are pairs of a benchmark and one of its splits."""
     from deepbdc.data import benchmarks
 
     known = [(benchmarks.get(name), split) for name, split in parts if benchmarks.get(name).classes]
@@ -55,7 +55,7 @@ def _size(parts: list[tuple[str, str]]) -> str:
 
 
 def _describe(name: str) -> dict[str, str]:
-    """What there is to say of a benchmark."""
+    """The description of a benchmark, by heading."""
     from deepbdc.data import benchmarks
 
     first, *second = benchmarks.components(name)
@@ -73,16 +73,23 @@ def _describe(name: str) -> dict[str, str]:
     return {heading: text for heading, text in lines.items() if text}
 
 
-def data_prepare(name: str, source: str | None = None, root: str | None = None) -> None:
-    """Turn the official archive of a benchmark into the standard layout.
+def data_prepare(
+    name: Benchmark, /, *, source: Annotated[Path | None, Parameter(metavar="PATH")] = None, root: Root = None
+) -> None:
+    """Convert the official archive of a benchmark to the standard layout.
 
-    Safe to interrupt: the same command goes on where it stopped.
+    For example:
+
+        deepbdc data prepare cub --source ~/Downloads/CUB_200_2011.tgz
+
+    If the command is interrupted, run it again: it continues where it stopped.
 
     Args:
-        name: The benchmark, like cub; 'deepbdc data list' shows all.
-        source: The official archive, or the folder it unpacks to, or the folder that holds all of its archives.
-            For miniimagenet and tieredimagenet: ILSVRC2012_img_train.tar, or the folder with one folder per class.
-        root: Where prepared benchmarks lie (default: $DEEPBDC_DATA, else ~/.cache/deepbdc).
+        name: The benchmark, like cub. `deepbdc data list` shows all names.
+        source: The official archive, the folder with its extracted content, or a folder that contains all archives of
+            the benchmark. For miniimagenet and tieredimagenet: ILSVRC2012_img_train.tar, or the folder that contains
+            one folder for each class. Required.
+        root: The folder of prepared benchmarks (default: $DEEPBDC_DATA, else ~/.cache/deepbdc).
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -91,23 +98,27 @@ def data_prepare(name: str, source: str | None = None, root: str | None = None) 
     from deepbdc.data.prepare import prepare
     from deepbdc.data.preparers.source import how_to_get
 
-    with errors_in_words("data prepare"):
-        benchmark = benchmarks.get(name)
-        target = benchmarks.prepared_path(name, root)
-        if source is None:
-            raise UserError(f"--source is missing. {how_to_get(benchmark)} Licence: {benchmark.licence}.")
-        console = Console()
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task(f"Preparing {name}", total=sum(benchmark.images.values()))
-            prepare(name, source, root, lambda done, total: bar.update(task, completed=done, total=total))
+    benchmark = benchmarks.get(name)
+    target = benchmarks.prepared_path(name, root)
+    if source is None:
+        raise UserError(f"--source is missing. {how_to_get(benchmark)} Licence: {benchmark.licence}.")
+    console = Console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(f"Preparing {name}", total=sum(benchmark.images.values()))
+        prepare(name, source, root, lambda done, total: bar.update(task, completed=done, total=total))
     console.print(f"{name} is complete in {target}", markup=False)
 
 
-def data_check(path: str) -> None:
-    """Look at every image of a folder or .npz file, and say what is wrong and what to do about it.
+def data_check(path: DataOrPath, /) -> None:
+    """Check every image of a data set, and say what is wrong and how to fix it.
 
-    The exit code is 1 when something is wrong.
+    For example:
+
+        deepbdc data check photos
+        deepbdc data check cub
+
+    The exit code is 1 if something is wrong.
 
     Args:
         path: A folder train|val|test/CLASS/IMAGE or CLASS/IMAGE, an .npz file, or the name of a prepared benchmark.
@@ -119,19 +130,18 @@ def data_check(path: str) -> None:
     from deepbdc.data.check import check
 
     console = Console()
-    with errors_in_words("data check"):
-        named = not Path(path).exists() and path in benchmarks.names()
-        if named and not benchmarks.is_prepared(path):
-            raise benchmarks.NotPrepared(path)
-        places = [Path(path)]
-        if named:
-            place = benchmarks.prepared_path(path)
-            places = benchmarks.array_files(path) if place.suffix == ".npz" else [place]
-        with Progress(console=console, transient=True) as bar:
-            task = bar.add_task("Checking", total=None)
-            reports = [check(p, lambda done, total: bar.update(task, completed=done, total=total)) for p in places]
+    named = not Path(path).exists() and path in benchmarks.names()
+    if named and not benchmarks.is_prepared(path):
+        raise benchmarks.NotPrepared(path)
+    places = [Path(path)]
+    if named:
+        place = benchmarks.prepared_path(path)
+        places = benchmarks.array_files(path) if place.suffix == ".npz" else [place]
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("Checking", total=None)
+        reports = [check(p, lambda done, total: bar.update(task, completed=done, total=total)) for p in places]
     if len(reports) > 1:
-        console.print(f"{path} is here in {len(reports)} parts. Each is checked by itself.", markup=False)
+        console.print(f"{path} consists of {len(reports)} files. Each is checked separately.", markup=False)
     for report in reports:
         _print_report(report, console)
     if not all(report.ok for report in reports):
@@ -139,6 +149,7 @@ def data_check(path: str) -> None:
 
 
 def _print_report(report: "Report", console: "Console", most: int = 10) -> None:
+    """Print the size of each split, and each problem with at most ``most`` of the files that have it."""
     from rich.table import Table
 
     table = Table(title=f"{report.path}" + (f" ({report.benchmark})" if report.benchmark else ""))

@@ -1,125 +1,135 @@
 """``deepbdc evaluate``: a trained run, or an untrained model, on episodes of a data set."""
 
 import os
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from deepbdc.commands.common import errors_in_words, is_main_process
+from cyclopts import Group, Parameter
+
+from deepbdc.commands.common import is_main_process
+from deepbdc.commands.options import (
+    AUTOMATIC,
+    DATA,
+    EPISODES,
+    OUTPUT,
+    Cache,
+    DataOrPath,
+    Flag,
+    NameOrPath,
+    ProcessOptions,
+    Root,
+    given,
+)
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from deepbdc.report.evaluation import EvaluationRequest
     from deepbdc.runs import Run
 
+UNTRAINED = Group("Backbones with random weights (a run has its own network)", sort_key=4)
+
 
 def evaluate_model(
-    model: str,
-    data: str | None = None,
-    shot: list[int] | None = None,
-    classifier: str | None = None,
-    split: Literal["train", "val", "test"] = "test",
-    way: int | None = None,
-    query: int | None = None,
-    episodes: int | None = None,
-    seed: int | None = None,
-    cache: str | None = None,
-    root: str | None = None,
-    output: str | None = None,
-    skip_bad: bool = False,
-    devices: str = "auto",
-    num_nodes: int = 1,
-    accelerator: str = "auto",
-    strategy: str = "auto",
-    pool: Literal["bdc", "average"] | None = None,
-    reduce_to: int | None = None,
-    width: float | None = None,
-    removed_downsamplings: int | None = None,
-    size: int | None = None,
+    model: NameOrPath,
+    /,
+    *,
+    classifier: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    data: Annotated[DataOrPath | None, Parameter(group=DATA)] = None,
+    split: Annotated[Literal["train", "val", "test"], Parameter(metavar="NAME", group=DATA)] = "test",
+    root: Annotated[Root, Parameter(group=DATA)] = None,
+    skip_bad: Annotated[Flag, Parameter(group=DATA)] = False,
+    shot: Annotated[list[int] | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
+    way: Annotated[int | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
+    query: Annotated[int | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
+    episodes: Annotated[int | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
+    seed: Annotated[int | None, Parameter(metavar="NUMBER", group=EPISODES)] = None,
+    output: Annotated[Path | None, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = None,
+    cache: Cache = None,
+    pool: Annotated[Literal["bdc", "average"] | None, Parameter(metavar="NAME", group=UNTRAINED)] = None,
+    reduce_to: Annotated[int | None, Parameter(metavar="CHANNELS", group=UNTRAINED)] = None,
+    width: Annotated[float | None, Parameter(metavar="FACTOR", group=UNTRAINED)] = None,
+    removed_downsamplings: Annotated[int | None, Parameter(metavar="COUNT", group=UNTRAINED)] = None,
+    size: Annotated[int | None, Parameter(metavar="PIXELS", group=UNTRAINED)] = None,
+    processes: ProcessOptions = AUTOMATIC,
 ) -> None:
     """Evaluate a few-shot model on episodes of a data set.
 
-    Every image is embedded once; then thousands of episodes are scored, the same ones for every
-    model with the same --seed. For example:
+    Every image is embedded once; then thousands of episodes are scored. Models that are evaluated with the same
+    --seed are scored on the same episodes. For example:
 
-        deepbdc evaluate runs/glyphs/stl_deepbdc --shot 1 --shot 5 --classifier svm
-        deepbdc evaluate conv4 --data glyphs --size 32 --shot 1 --shot 5 --classifier logistic
+        deepbdc evaluate runs/glyphs/stl_deepbdc --shot 1 --shot 5
+        deepbdc evaluate conv4 --data glyphs --size 32 --classifier logistic
 
-    The results of a run are also written to its folder, as JSON. The last five options belong to
-    backbones with random weights: a run has its own.
+    The results of a run are also written to its folder, as JSON.
 
     Args:
-        model: A folder or .safetensors file of 'deepbdc train'; 'pixels' for raw pixels; efficientnet_lite0,
-            trained on ImageNet; or a backbone with random weights (conv4, resnet12, ..., timm/NAME).
-        data: A name of 'deepbdc data list', a folder train|val|test/CLASS/IMAGE, an .npz file; for a run also a folder
-            that holds its benchmark (default: what the run was trained for; else glyphs).
-        shot: Labelled images a class; give it several times for several columns (default: the recipe's; 1 and 5).
-        classifier: How queries are classified: prototype, logistic, svm or softmax (default: the run's own; else
+        model: The folder or a .safetensors file of a run of `deepbdc train`; 'pixels' for raw pixels;
+            efficientnet_lite0, trained on ImageNet; or a backbone with random weights (conv4, resnet12, ...,
+            timm/NAME).
+        classifier: How queries are classified: prototype, logistic, svm or softmax (default: the run's own, else
             prototype).
-        split: Which classes.
-        way: Classes an episode (default: the recipe's; 5).
-        query: Query images a class (default: the recipe's; 15).
-        episodes: How many episodes (default: the recipe's; 2000).
-        seed: Of the episodes, and of random weights (default: the recipe's; 0).
-        cache: A folder for features, so that a second evaluation of the same model starts at once.
-        root: Where prepared benchmarks lie (default: $DEEPBDC_DATA, else ~/.cache/deepbdc).
-        output: The JSON file for the results (default: evaluation-DATA-SPLIT.json in the folder of a run).
-        skip_bad: Leave out files that are no readable images, with a note, instead of stopping at the first.
-        devices: How many on each machine, or auto; they share the images.
-        num_nodes: Machines.
-        accelerator: cpu, cuda, mps or auto.
-        strategy: How processes share the work, as in Lightning Fabric.
+        data: A name that `deepbdc data list` shows, a folder train|val|test/CLASS/IMAGE, or an .npz file; for a run
+            also a folder that contains its benchmark (default: the data of the run, else glyphs).
+        split: The split whose classes are used.
+        root: The folder of prepared benchmarks (default: $DEEPBDC_DATA, else ~/.cache/deepbdc).
+        skip_bad: Skip files that are not readable images, with a note, instead of stopping at the first.
+        shot: Labelled images per class. Repeat the option for several columns (default: the recipe's, else 1 and 5).
+        way: Classes per episode (default: the recipe's, else 5).
+        query: Query images per class (default: the recipe's, else 15).
+        episodes: Number of episodes (default: the recipe's, else 2000).
+        seed: Seed of the episodes and of random weights (default: the recipe's, else 0).
+        output: The JSON file for the results (default: evaluation-DATA-SPLIT.json in the folder of the run).
+        cache: A folder for features, so that a second evaluation of the same model does not compute them again.
         pool: How feature maps become representations (default: bdc).
         reduce_to: Channels before BDC pooling (default: those of the backbone).
-        width: Multiplier of the backbone's channels (default: 1).
-        removed_downsamplings: Of the backbone, from its end; fewer pixels are lost (default: as the backbone says).
-        size: Side of the images given to the model, in pixels (default: the backbone's own; 32 for pixels).
+        width: Factor for the number of channels of the backbone (default: 1).
+        removed_downsamplings: How many downsamplings to remove from the end of the backbone, for larger feature maps
+            (default: the backbone's own).
+        size: Height and width of the images as the model sees them (default: the backbone's own; 32 for pixels).
     """
     from rich.console import Console
 
     from deepbdc.report import evaluation
 
     console = Console()
-    with errors_in_words("evaluate"):
-        settings = _given(way=way, query=query, episodes=episodes, seed=seed, shots=tuple(shot) if shot else None)
-        untrained = _given(
-            pool=pool, reduce_to=reduce_to, width=width, removed_downsamplings=removed_downsamplings, size=size
+    if size is not None and size < 1:
+        raise UserError(f"--size must be at least 1, got {size}")
+    settings = given(way=way, query=query, episodes=episodes, seed=seed, shots=tuple(shot) if shot else None)
+    untrained = given(
+        pool=pool, reduce_to=reduce_to, width=width, removed_downsamplings=removed_downsamplings, size=size
+    )
+    trained, place = _load(model), root
+    if trained is None:
+        request = evaluation.EvaluationRequest(
+            model, data or "glyphs", split, classifier=classifier, **settings, **untrained
         )
-        trained, place = _load(model), root
-        if trained is None:
-            request = evaluation.EvaluationRequest(
-                model, data or "glyphs", split, classifier=classifier, **settings, **untrained
-            )
-        else:
-            _refuse(model, untrained)
-            request, place = _request_of_run(model, trained, data, root, split=split, classifier=classifier, **settings)
-        device, shard = _processes(accelerator, devices, num_nodes, strategy)
-        results = evaluation.run(
-            request,
-            trained,
-            cache=cache,
-            root=place,
-            skip_bad=skip_bad,
-            progress=console.is_terminal and is_main_process(),
-            device=device,
-            shard=shard,
-        )
-        if not is_main_process():
-            return
-        console.print(evaluation.table(request, results, trained is not None))
-        if output is None and trained is not None:
-            output = str(evaluation.default_output(request, results, trained))
-        if output is not None:
-            evaluation.write_results(Path(output), request, results)
-            console.print(f"Results: {output}", markup=False, soft_wrap=True)
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """Those options that were given."""
-    return {name: value for name, value in options.items() if value is not None}
+    else:
+        _refuse(model, untrained)
+        request, place = _request_of_run(model, trained, data, root, split=split, classifier=classifier, **settings)
+    device, shard = _device_and_shard(processes)
+    results = evaluation.run(
+        request,
+        trained,
+        cache=cache,
+        root=place,
+        skip_bad=skip_bad,
+        progress=console.is_terminal and is_main_process(),
+        device=device,
+        shard=shard,
+    )
+    if not is_main_process():
+        return
+    console.print(evaluation.table(request, results, trained is not None))
+    if output is None and trained is not None:
+        output = evaluation.default_output(request, results, trained)
+    if output is not None:
+        evaluation.write_results(output, request, results)
+        console.print(f"Results: {output}", markup=False, soft_wrap=True)
 
 
 def _load(model: str) -> "Run | None":
-    """The run that ``model`` says; None for the name of an untrained model."""
+    """Load the run in the folder or file ``model``; return None if it is the name of an untrained model."""
     path = Path(model)
     if path.is_dir() or path.suffix == ".safetensors":
         from deepbdc.runs import load_run
@@ -129,41 +139,39 @@ def _load(model: str) -> "Run | None":
         return load_run(path)
     if "/" in model and not model.startswith("timm/"):
         guess = Path("runs") / model
-        mend = f": did you mean {guess}?" if guess.is_dir() else ". 'deepbdc train RECIPE' makes one."
-        raise FileNotFoundError(f"there is no run {model}{mend}")
+        hint = f": did you mean {guess}?" if guess.is_dir() else ". 'deepbdc train RECIPE' makes one."
+        raise FileNotFoundError(f"there is no run {model}{hint}")
     return None
 
 
 def _refuse(model: str, untrained: dict[str, Any]) -> None:
+    """Raise an error if options of untrained backbones are given for a run."""
     if untrained:
         names = ", ".join("--" + name.replace("_", "-") for name in untrained)
-        raise UserError(f"{model} is a trained run, which has a network of its own: leave out {names}")
+        raise UserError(f"{model} is a trained run, which has its own network: omit {names}")
 
 
 def _request_of_run(
-    model: str, trained: "Run", data: str | None, root: str | None, **settings: Any
-) -> "tuple[EvaluationRequest, str | None]":
-    """What to evaluate, where not said as in the recipe of the run; and where its data lie."""
-    from dataclasses import asdict
-
+    model: str, trained: "Run", data: str | None, root: Path | None, **settings: Any
+) -> "tuple[EvaluationRequest, Path | None]":
+    """Return what to evaluate, with the recipe's values where ``settings`` has none, and the folder of the data."""
     from deepbdc.data.loading import find_data
     from deepbdc.report.evaluation import EvaluationRequest
 
     name_or_path, found = find_data(trained.recipe.data, trained.data if data is None else data)
     own = asdict(trained.recipe.evaluation_settings)
-    place = root or (None if found is None else str(found))
-    return EvaluationRequest(model, str(name_or_path), **own | settings), place
+    return EvaluationRequest(model, str(name_or_path), **own | settings), root or found
 
 
-def _processes(accelerator: str, devices: str, num_nodes: int, strategy: str) -> tuple[Any, Any]:
-    """The device of this process, and its share of the images."""
+def _device_and_shard(processes: ProcessOptions) -> tuple[Any, Any]:
+    """Start the processes. Return the device of this one, and which of the images it embeds."""
     import torch
 
-    default = (accelerator, devices, num_nodes, strategy) == ("auto", "auto", 1, "auto")
-    if default and not torch.cuda.is_available() and not {"WORLD_SIZE", "SLURM_NTASKS"} & os.environ.keys():
-        return "cpu", None  # without the two seconds that Fabric takes to be imported
+    several = {"WORLD_SIZE", "SLURM_NTASKS"} & os.environ.keys()
+    if processes == AUTOMATIC and not torch.cuda.is_available() and not several:
+        return "cpu", None  # saves the two seconds that the import of Fabric takes
 
     from deepbdc.training.devices import DeviceOptions, shard, start
 
-    fabric = start(DeviceOptions(accelerator, devices, num_nodes, strategy))
+    fabric = start(DeviceOptions(**asdict(processes)))
     return fabric.device, shard(fabric)

@@ -1,4 +1,4 @@
-"""What ``deepbdc classify``, ``fit`` and ``explain`` share: the examples that a person gave, notes, a progress bar."""
+"""What ``deepbdc classify``, ``fit`` and ``explain`` share: the source of the classes, notes and a progress bar."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deepbdc.commands.common import check_device
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,32 +16,40 @@ if TYPE_CHECKING:
 
 EXAMPLE_FOLDERS = "one folder for each class, like EXAMPLES/kingfisher/1.jpg and EXAMPLES/heron/1.jpg"
 NOT_LEARNT = ("device", "batch_size")
-"""Settings that leave the answers as they are."""
+"""Settings that do not change what a classifier learns, so that they can be given for a saved one, too."""
 
 
 @dataclass(frozen=True)
-class Examples:
-    """Where classes are learnt from: example pictures in folders, or a classifier that has learnt already."""
+class ExampleSource:
+    """Where the classes come from: a folder with example pictures of each class, or a saved classifier."""
 
     path: Path
     settings: dict[str, Any]
-    """Of the estimator, where given."""
+    """Options of `FewShotClassifier` that the user gave."""
     files: tuple[Path, ...] = ()
+    """The example pictures; empty for a saved classifier."""
     labels: tuple[str, ...] = ()
+    """The class of each file."""
 
     @property
     def saved(self) -> bool:
-        """Whether this is a fitted classifier."""
+        """Whether this is a saved classifier."""
         return not self.files
 
     @classmethod
-    def find(cls, given: str, settings: dict[str, Any]) -> "Examples":
-        """Look at what a person gave, and say in words if it is not what is needed."""
+    def find(cls, path: Path, settings: dict[str, Any]) -> "ExampleSource":
+        """Find the example pictures or the saved classifier at ``path``, and check the settings.
+
+        Raises:
+            UserError: The path holds neither, or the settings do not fit.
+            FileNotFoundError: The path does not exist.
+        """
         from deepbdc.sorting import not_there
 
-        path = Path(given)
         if settings.get("batch_size", 1) < 1:
             raise UserError(f"--batch-size must be at least 1, got {settings['batch_size']}")
+        if "device" in settings:
+            check_device(settings["device"])
         if path.is_dir():
             pairs = [(file, name) for name, files in _class_folders(path).items() for file in files]
             return cls(path, settings, tuple(file for file, _ in pairs), tuple(name for _, name in pairs))
@@ -48,18 +57,16 @@ class Examples:
             raise FileNotFoundError(not_there(path))
         if path.suffix != ".safetensors":
             raise UserError(
-                f"{given} is neither a folder nor a classifier saved by 'deepbdc fit' (.safetensors). "
-                f"Needed is a folder with {EXAMPLE_FOLDERS}."
+                f"{path} is neither a folder nor a classifier saved by 'deepbdc fit' (.safetensors). "
+                f"Give a folder with {EXAMPLE_FOLDERS}."
             )
         learnt = [f"--{name}" for name in settings if name not in NOT_LEARNT]
         if learnt:
-            raise UserError(
-                f"{given} is a fitted classifier, which has settings of its own: leave out {', '.join(learnt)}"
-            )
+            raise UserError(f"{path} is a saved classifier, which has its own settings: omit {', '.join(learnt)}")
         return cls(path, settings)
 
     def classifier(self) -> "FewShotClassifier":
-        """The fitted classifier."""
+        """Load the saved classifier, or fit one to the example pictures."""
         from deepbdc._memory import keep_freed_memory
         from deepbdc.estimator import FewShotClassifier
 
@@ -72,7 +79,7 @@ class Examples:
         return estimator.fit(embedded, self.labels)
 
     def embed(self) -> "tuple[FewShotClassifier, list[EmbeddedImage]]":
-        """An estimator that is not fitted yet, and the examples after their way through the network."""
+        """Return an estimator that is not fitted yet, and the example pictures embedded by its network."""
         from rich.console import Console
 
         from deepbdc._memory import keep_freed_memory
@@ -83,7 +90,7 @@ class Examples:
         embedded: list[EmbeddedImage] = []
         with progress_bar(Console(stderr=True), "Learning", len(self.files)) as advance:
             for chunk in _chunks(self.files, estimator.batch_size):
-                # By their place among the examples: a saved classifier need not tell where on a machine they lay.
+                # Paths are relative to the folder of examples: a saved classifier does not reveal absolute paths.
                 embedded += [
                     replace(image, name=file.relative_to(self.path).as_posix())
                     for image, file in zip(estimator.embed(chunk), chunk, strict=True)
@@ -93,24 +100,19 @@ class Examples:
 
 
 def _class_folders(path: Path) -> dict[str, list[Path]]:
-    """The pictures of each class."""
+    """The pictures in the folder of each class. Prints a note if there are pictures outside of these folders."""
     from deepbdc.data.loading import class_folders
     from deepbdc.sorting import is_picture
 
     classes = class_folders(path)
     loose = sum(is_picture(file) for file in path.iterdir() if file.is_file())
     if loose:
-        note(f"{loose:,} of the pictures in {path} lie in no class folder, and are not used")
+        note(f"{loose:,} pictures in {path} are not in a class folder and are ignored")
     return classes
 
 
-def given_options(**options: Any) -> dict[str, Any]:
-    """Those options that were given."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def note(text: str) -> None:
-    """Something that is worth knowing, beside the results."""
+    """Print a note to stderr."""
     from rich.console import Console
 
     from deepbdc.report.classification import say
@@ -120,7 +122,7 @@ def note(text: str) -> None:
 
 @contextmanager
 def progress_bar(screen: "Console", what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, nothing elsewhere; yields a function that moves it."""
+    """Show a progress bar if ``screen`` is a terminal. Yields a function that advances it by a number of steps."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -3,10 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from deepbdc.commands.common import errors_in_words
-from deepbdc.commands.examples import EXAMPLE_FOLDERS, Examples, given_options
+from cyclopts import Parameter
+
+from deepbdc.commands.examples import EXAMPLE_FOLDERS, ExampleSource
+from deepbdc.commands.options import OUTPUT, EstimatorOptions, Flag
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -14,105 +16,89 @@ if TYPE_CHECKING:
 
 
 def fit_examples(
-    examples: str,
-    output: str | None = None,
-    onnx: str | None = None,
-    force: bool = False,
-    backbone: str | None = None,
-    pool: str | None = None,
-    size: int | None = None,
-    classifier: str | None = None,
-    C: float | None = None,
-    device: str | None = None,
-    batch_size: int | None = None,
+    examples: Path,
+    /,
+    *,
+    output: Annotated[Path | None, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = None,
+    onnx: Annotated[Path | None, Parameter(metavar="FILE", group=OUTPUT)] = None,
+    force: Annotated[Flag, Parameter(group=OUTPUT)] = False,
+    options: EstimatorOptions | None = None,
 ) -> None:
     """Learn classes from a few example pictures each, and save the classifier as one file.
 
-    Make a folder with one folder for each class, and put one or more example pictures into each.
-    How well it works is estimated too, by hiding some of the examples and classifying them by the
-    others. For example:
+    Make a folder that contains one folder for each class, and put one or more example pictures into each.
+    The names of these folders are the labels. For example:
 
         deepbdc fit examples -o birds.safetensors
         deepbdc fit examples -o birds.safetensors --onnx birds.onnx --force
 
-    The file is all that 'deepbdc classify' and 'deepbdc explain' need in place of the folder.
+    The command also estimates the accuracy by cross-validation on the examples. `deepbdc classify` and
+    `deepbdc explain` accept the saved file in place of the folder.
 
     Args:
-        examples: A folder with a folder for each class.
-        output: Where to save the classifier, as .safetensors.
-        onnx: Save it also as an ONNX model, which runs without this program.
-        force: Replace files that are there already.
-        backbone: The network: the folder of a run of 'deepbdc train', or timm/NAME, which is downloaded (default:
-            efficientnet_lite0, which knows ImageNet and came with the installation). efficientnet_lite0_fine is
-            far better on handwritten characters, and far worse on photos.
-        pool: How feature maps become representations: bdc or average (default: bdc).
-        size: Side of the pictures as the network sees them, in pixels (default: the network's own).
-        classifier: What learns the classes: logistic, prototype or softmax (default: logistic).
-        C: How closely logistic follows the examples (default: 10).
-        device: Where the network runs, like cpu or cuda (default: cpu).
-        batch_size: Pictures that go through the network at once (default: 8).
+        examples: A folder that contains one folder of example pictures for each class.
+        output: Where to save the classifier (.safetensors). Required.
+        onnx: Also save an ONNX model, which runs without deepbdc.
+        force: Replace existing files.
     """
     from rich.console import Console
 
     from deepbdc.report.classification import say
 
     console = Console()
-    with errors_in_words("fit"):
-        settings = given_options(
-            backbone=backbone, pool=pool, size=size, classifier=classifier, C=C, device=device, batch_size=batch_size
-        )
-        targets = _targets(output, onnx, force)
-        source = Examples.find(examples, settings)
-        if source.saved:
-            raise UserError(f"{examples} is a fitted classifier already; needed is a folder with {EXAMPLE_FOLDERS}")
-        fitted, embedded = source.embed()
-        fitted.fit(embedded, source.labels)
-        say(console, f"{len(fitted.classes_)} classes, {len(embedded)} pictures: {_counts(source.labels)}")
-        say(console, _estimate(fitted, embedded, source.labels))
-        for suffix, target in targets.items():
-            (fitted.save if suffix == ".safetensors" else fitted.to_onnx)(target)
-            say(console, f"Saved: {target}")
+    targets = _targets(output, onnx, force)
+    source = ExampleSource.find(examples, options.given() if options else {})
+    if source.saved:
+        raise UserError(f"{examples} is a saved classifier already. Give a folder with {EXAMPLE_FOLDERS}.")
+    fitted, embedded = source.embed()
+    fitted.fit(embedded, source.labels)
+    say(console, f"{len(fitted.classes_)} classes, {len(embedded)} pictures: {_counts(source.labels)}")
+    say(console, _estimate(fitted, embedded, source.labels))
+    for suffix, target in targets.items():
+        (fitted.save if suffix == ".safetensors" else fitted.to_onnx)(target)
+        say(console, f"Saved: {target}")
 
 
-def _targets(output: str | None, onnx: str | None, force: bool) -> dict[str, Path]:
-    """The files to write, by their suffix."""
+def _targets(output: Path | None, onnx: Path | None, force: bool) -> dict[str, Path]:
+    """Check the files to write; return them by their suffix."""
     if output is None:
-        raise UserError("where to? Give a file, like: deepbdc fit EXAMPLES -o birds.safetensors")
+        raise UserError("--output is missing. Give a file, like: deepbdc fit EXAMPLES -o birds.safetensors")
     given = {".safetensors": ("-o", output), ".onnx": ("--onnx", onnx)}
-    targets = {suffix: (option, Path(path)) for suffix, (option, path) in given.items() if path is not None}
+    targets = {suffix: (option, path) for suffix, (option, path) in given.items() if path is not None}
     for suffix, (option, path) in targets.items():
         if path.suffix != suffix:
             raise UserError(f"{option} must end in {suffix}, got {str(path)!r}")
-        if path.is_dir() or (path.exists() and not force):
-            mend = "give another name" if path.is_dir() else "give another name, or --force to replace it"
-            raise UserError(f"{path} is there already: {mend}")
+        if path.is_dir():
+            raise UserError(f"{path} is a folder: give another name")
+        if path.exists() and not force:
+            raise UserError(f"{path} exists already: give another name, or --force to replace it")
     return {suffix: path for suffix, (_, path) in targets.items()}
 
 
 def _counts(labels: Sequence[str], most: int = 12) -> str:
-    """How many examples each class has."""
+    """List the first ``most`` classes with the number of their examples."""
     counts = Counter(labels)
     named = ", ".join(f"{name} ({number})" for name, number in list(counts.items())[:most])
     return named + (", ..." if len(counts) > most else "")
 
 
 def _estimate(estimator: "FewShotClassifier", embedded: "list[EmbeddedImage]", labels: Sequence[str]) -> str:
-    """The accuracy on examples that were hidden in turn; nothing goes through the network again."""
+    """Estimate the accuracy by cross-validation. The examples are embedded already, so this is fast."""
     import numpy as np
     from sklearn.base import clone
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
     counts = Counter(labels)
     if len(counts) == 1:
-        return f"There is one class only: --reject of 'deepbdc classify' tells what is not {labels[0]}."
+        return f"There is only one class. 'deepbdc classify --reject' finds pictures that are not {labels[0]}."
     single = [name for name, number in counts.items() if number == 1]
     if single:
-        return f"No estimate of the accuracy: that needs two pictures of each class, and {single[0]} has one."
+        return f"No estimate of the accuracy: it needs two pictures of each class, and {single[0]} has one."
     folds = StratifiedKFold(min(5, *counts.values()), shuffle=True, random_state=0)
-    answers = cross_val_predict(clone(estimator), embedded, np.array(labels), cv=folds)
-    right = int(np.sum(answers == np.array(labels)))
-    few = "" if len(labels) >= 100 else ". With so few pictures this is a rough guess"
+    predicted = cross_val_predict(clone(estimator), embedded, np.array(labels), cv=folds)
+    right = int(np.sum(predicted == np.array(labels)))
+    few = "" if len(labels) >= 100 else ". With so few pictures this is a rough estimate"
     return (
-        f"Estimated accuracy: {100 * right / len(labels):.0f} % ({right} of {len(labels)} examples are recognised by "
-        f"the others, in {folds.get_n_splits()} rounds){few}."
+        f"Estimated accuracy: {100 * right / len(labels):.0f} % ({right} of {len(labels)} examples are recognised from "
+        f"the others, in {folds.get_n_splits()}-fold cross-validation){few}."
     )

@@ -1,24 +1,36 @@
-"""``deepbdc paper``: the paper's tables and figures again."""
+"""``deepbdc paper``: reproduce tables and figures of the paper."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from deepbdc.commands.common import errors_in_words
+from cyclopts import Parameter
+
+from deepbdc.commands.options import OUTPUT
 from deepbdc.errors import UserError
 
 
-def paper(figure: Literal["relations"], output: str = "relations.png", points: int = 1500, seed: int = 0) -> None:
-    """Make a table or figure of the paper again.
+def paper(
+    figure: Literal["relations"],
+    /,
+    *,
+    output: Annotated[Path, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = Path("relations.png"),
+    points: Annotated[int, Parameter(metavar="COUNT")] = 1500,
+    seed: Annotated[int, Parameter(metavar="NUMBER")] = 0,
+) -> None:
+    """Reproduce a table or figure of the paper.
 
-    relations   Supplement S4: seven non-linear and seven linear relations between two variables,
-                as a picture and a table. Classical correlation misses the non-linear ones,
-                Brownian distance correlation does not.
+    For example:
+
+        deepbdc paper relations -o relations.pdf
+
+    - relations: supplement S4. Seven non-linear and seven linear relations between two variables, as a picture
+      and a table. Classical correlation misses the non-linear ones, Brownian distance correlation does not.
 
     Args:
-        figure: Which one.
+        figure: Which table or figure to reproduce.
         output: The picture to write, as .png, .pdf or .svg.
-        points: Points in each sample, 10 to 5000.
-        seed: Of the random samples.
+        points: Number of points in each sample, 10 to 5000.
+        seed: Seed of the random samples.
     """
     from rich.console import Console
     from rich.progress import track
@@ -26,12 +38,11 @@ def paper(figure: Literal["relations"], output: str = "relations.png", points: i
 
     from deepbdc.report import relations
 
-    with errors_in_words("paper"):
-        if not 10 <= points <= 5000 or seed < 0:
-            raise UserError(f"--points must be 10 to 5000 and --seed at least 0, got {points} and {seed}")
-        if Path(output).suffix not in (".png", ".pdf", ".svg"):
-            raise UserError(f"--output must end in .png, .pdf or .svg, got {output!r}")
-        Path(output).parent.mkdir(parents=True, exist_ok=True)
+    if not 10 <= points <= 5000 or seed < 0:
+        raise UserError(f"--points must be 10 to 5000 and --seed at least 0, got {points} and {seed}")
+    if output.suffix not in (".png", ".pdf", ".svg"):
+        raise UserError(f"--output must end in .png, .pdf or .svg, got {str(output)!r}")
+    output.parent.mkdir(parents=True, exist_ok=True)
     count = len(relations.NONLINEAR) + len(relations.LINEAR)
     console = Console()
     steps = relations.relations(points=points, seed=seed)
@@ -51,9 +62,8 @@ def paper(figure: Literal["relations"], output: str = "relations.png", points: i
         table.add_row(*row, end_section=relation is found[len(relations.NONLINEAR) - 1])
     console.print(table)
     console.print(
-        f"shuffled: the BDCorr of {len(found[0].shuffled)} random pairings of the same values; "
-        "p: the share of pairings with a BDCorr as high (permutation test)."
+        f"shuffled: BDCorr of {len(found[0].shuffled)} random pairings of the same values; "
+        "p: fraction of the pairings with a BDCorr at least as high (permutation test)."
     )
-    with errors_in_words("paper"):
-        relations.draw(found, Path(output))
+    relations.draw(found, output)
     console.print(f"Picture: {output}", markup=False)

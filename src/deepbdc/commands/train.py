@@ -1,9 +1,13 @@
-"""``deepbdc train``: from a recipe to a trained and evaluated model."""
+"""``deepbdc train``: train a model by a recipe, and evaluate it."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from deepbdc.commands.common import errors_in_words, run_folder
+from cyclopts import Parameter
+
+from deepbdc.commands.common import run_folder
+from deepbdc.commands.options import AUTOMATIC, DEVICES, DataOrPath, Flag, ProcessOptions, RecipeOrPath
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -14,72 +18,65 @@ if TYPE_CHECKING:
 
 
 def train_recipe(
-    recipe: str | None = None,
-    *overrides: str,
-    run: str | None = None,
-    data: str | None = None,
-    resume: bool = False,
-    dry_run: bool = False,
-    list: bool = False,
-    quiet: bool = False,
-    devices: str = "auto",
-    num_nodes: int = 1,
-    accelerator: str = "auto",
-    strategy: str = "auto",
-    precision: str | None = None,
+    recipe: RecipeOrPath | None = None,
+    /,
+    *overrides: Annotated[str, Parameter(name="KEY=VALUE")],
+    run: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
+    data: DataOrPath | None = None,
+    resume: Flag = False,
+    dry_run: Flag = False,
+    list: Flag = False,
+    quiet: Flag = False,
+    precision: Annotated[str | None, Parameter(metavar="NAME", group=DEVICES)] = None,
+    processes: ProcessOptions = AUTOMATIC,
 ) -> None:
     """Train a few-shot model by a recipe, and evaluate it on the test classes.
 
-    Everything is kept in one folder: the recipe with all its values, the log, checkpoints, the curve
-    of the validation, the model, and the result. For example:
+    One folder keeps everything: the recipe with all its values, the log, checkpoints, the validation curve, the
+    model and its result. For example:
 
         deepbdc train glyphs/protonet
-        deepbdc train cifar_fs/stl_deepbdc pretrain.epochs=10 --data ~/data --run runs/short
+        deepbdc train cifar_fs/stl_deepbdc pretrain.epochs=10 --run runs/short
 
-    The first needs no download. A run that was interrupted goes on with the same command and --resume.
+    The first command needs no download. To continue an interrupted run, repeat its command with --resume.
 
     Args:
-        recipe: A name that --list shows, or a YAML file of your own.
-        overrides: Values in place of the recipe's, like pretrain.epochs=10 or meta=null (leaves a stage out).
+        recipe: A name that --list shows, or your own YAML file.
+        overrides: Values that replace the recipe's, like pretrain.epochs=10 or meta=null (skips a stage).
         run: The folder of the run (default: runs/RECIPE).
-        data: A folder that holds prepared benchmarks; or a data set in place of the recipe's: a name of
-            'deepbdc data list', a folder train|val|test/CLASS/IMAGE, or an .npz file.
-        resume: Go on with the run in the folder from its last checkpoint.
-        dry_run: Train nothing: print the recipe with all its values, the size of the model, and how long it would take.
-        list: Show all recipes.
-        quiet: Print nothing but the result.
-        devices: How many on each machine, or auto.
-        num_nodes: Machines.
-        accelerator: cpu, cuda, mps or auto.
-        strategy: How processes share the work, as in Lightning Fabric: ddp, ... or auto.
+        data: A folder that contains prepared benchmarks; or a data set in place of the recipe's: a name that
+            `deepbdc data list` shows, a folder train|val|test/CLASS/IMAGE, or an .npz file.
+        resume: Continue the run in the folder from its last checkpoint.
+        dry_run: Do not train: print the recipe with all its values, the size of the model and the expected time.
+        list: List all recipes.
+        quiet: Print only the result.
         precision: 32-true, bf16-mixed or 16-mixed (default: the recipe's).
     """
     from rich.console import Console
 
     console = Console()
-    with errors_in_words("train"):
-        if list:
-            _print_recipes(console)
-            return
-        from deepbdc.recipes import load_recipe
+    if list:
+        _print_recipes(console)
+        return
+    from deepbdc.recipes import load_recipe
 
-        if recipe is None:
-            raise UserError("which recipe? 'deepbdc train --list' shows all of them")
-        given = overrides if precision is None else (*overrides, f"precision={precision}")
-        resolved = load_recipe(recipe, given)
-        folder = run_folder(recipe) if run is None else Path(run)
+    if recipe is None:
+        raise UserError("no recipe given. 'deepbdc train --list' shows all recipes.")
+    given = overrides if precision is None else (*overrides, f"precision={precision}")
+    resolved = load_recipe(recipe, given)
+    folder = run_folder(recipe) if run is None else run
 
-        from deepbdc.training.devices import DeviceOptions
+    from deepbdc.training.devices import DeviceOptions
 
-        options = DeviceOptions(accelerator, devices, num_nodes, strategy)
-        if dry_run:
-            _print_plan(console, resolved, options, data)
-        else:
-            _train(console, resolved, recipe, folder, options, data, resume, quiet)
+    options = DeviceOptions(**asdict(processes))
+    if dry_run:
+        _print_plan(console, resolved, options, data)
+    else:
+        _train(console, resolved, recipe, folder, options, data, resume, quiet)
 
 
 def _print_recipes(console: "Console") -> None:
-    """All recipes, a line each."""
+    """Print one line for each recipe: its name, backbone and stages."""
     from deepbdc.recipes import list_recipes, load_recipe
 
     recipes = {name: load_recipe(name) for name in list_recipes()}
@@ -105,10 +102,10 @@ def _stages(recipe: "Recipe") -> str:
 
 
 def _print_plan(console: "Console", recipe: "Recipe", options: "DeviceOptions", data: str | None) -> None:
-    """The recipe with all its values, and what training by it would take."""
+    """Print the recipe with all its values, and what the training would take."""
     from deepbdc.training.estimate import describe, estimate
 
-    print(recipe.as_yaml(), flush=True)  # as it is, so that it can be put in a file
+    print(recipe.as_yaml(), flush=True)  # without rich, which would wrap lines: the output can be saved as a recipe
     console.print(describe(estimate(recipe, options, data=data)))
 
 
@@ -122,16 +119,21 @@ def _train(
     resume: bool,
     quiet: bool,
 ) -> None:
+    """Train, and print the result."""
     from deepbdc.commands.common import is_main_process
     from deepbdc.report.evaluation import results_table
-    from deepbdc.training.run import train
+    from deepbdc.training.run import Interrupted, train
 
-    result = train(recipe, folder, data=data, resume=resume, devices=options, quiet=quiet)
+    try:
+        result = train(recipe, folder, data=data, resume=resume, devices=options, quiet=quiet)
+    except Interrupted as error:
+        raise KeyboardInterrupt(str(error)) from error
     if not is_main_process():
         return
     if result.results:
         console.print(results_table(name, result.results))
+    elif recipe.evaluation is None:
+        console.print("The model was not evaluated on the test classes: the recipe says evaluation: null.")
     else:
-        alone = "The test classes were left alone, as the recipe says."
-        console.print(alone if recipe.evaluation is None else "The data has no test classes to evaluate the model on.")
+        console.print("The data has no test classes to evaluate the model on.")
     console.print(f"Run: {folder}", markup=False, soft_wrap=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from deepbdc._fingerprint import weights_fingerprint
 from deepbdc._modes import evaluating
 from deepbdc.data.images import BadImage
 from deepbdc.data.transforms import test_transform
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
-from deepbdc.feature_bank import weights_fingerprint
 from deepbdc.own_images import pictures
 from deepbdc.own_images.pictures import EmbeddedImage, ImageLike
 

@@ -1,4 +1,4 @@
-"""The answers of a classifier for many pictures: as rows, as CSV and JSON, counted, and compared with the truth."""
+"""Reports on many classified pictures: table rows, CSV and JSON files, counts for each class, and the accuracy."""
 
 import csv
 import json
@@ -20,100 +20,108 @@ if TYPE_CHECKING:
     from deepbdc.own_images.explanation import Prediction
 
 NONE_OF_THESE = "none of these"
-"""As in `deepbdc.estimator`, but without torch."""
+"""The same label as in `deepbdc.estimator`, repeated here because that module imports torch."""
 LONGEST_LABEL = 24
-"""Columns of a label in a row; a longer one is cut."""
+"""Width of a label column on a terminal. Longer labels are truncated."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is said of one picture: a label, or why it could not be read."""
+class ClassifiedPicture:
+    """The result for one picture: its label and probabilities, or the reason why the file could not be read."""
 
     file: Path
     label: str = ""
     probability: float | None = None
-    """None if the picture looks like none of the classes."""
+    """Of `label`; None if the picture was rejected, so that its label is `NONE_OF_THESE`."""
     runner_up: str | None = None
     runner_up_probability: float | None = None
     probabilities: tuple[float, ...] = ()
-    strange: bool = False
-    """Whether the picture looks like none of the classes, also if that may not be the answer."""
+    """Of all classes. Empty if the file could not be read."""
+    looks_like_none: bool = False
+    """Whether the picture looks like none of the classes, even if it got a label because rejection is off."""
     place: Path | None = None
-    """Where the file was or would be moved or copied."""
+    """The path to which the file was moved or copied, or would be in a dry run."""
     problem: str | None = None
-    """Why it could not be read, or not be moved."""
+    """Why the file could not be read, moved or copied."""
 
     @property
     def readable(self) -> bool:
-        """Whether there is a label."""
+        """Whether the file could be read and therefore has a label."""
         return bool(self.probabilities)
 
     def record(self, classes: Sequence[str]) -> dict[str, Any]:
-        """All there is to know, under names."""
+        """The result as a JSON object. Its keys are the columns of the CSV file, too."""
         return {
             "file": str(self.file),
             "label": self.label or None,
             "probability": self.probability,
             "runner_up": self.runner_up,
             "runner_up_probability": self.runner_up_probability,
-            "looks_like_none": self.strange if self.readable else None,
+            "looks_like_none": self.looks_like_none if self.readable else None,
             "place": None if self.place is None else str(self.place),
             "problem": self.problem,
             "probabilities": dict(zip(classes, self.probabilities, strict=True)) if self.readable else None,
         }
 
 
-def answer_of(file: Path, prediction: "Prediction", reject: bool) -> Answer:
-    """The answer in a prediction. One that is rejected has no probability, and its nearest class is the runner-up."""
+def from_prediction(file: Path, prediction: "Prediction", reject: bool) -> ClassifiedPicture:
+    """Return the result for ``file``.
+
+    If ``reject`` is True and the prediction is rejected, the label is `NONE_OF_THESE` without a probability, and the
+    most likely class is the runner-up.
+    """
     first = str(prediction.label), _rounded(prediction.probability)
     if reject and prediction.rejected:
-        answer = Answer(file, NONE_OF_THESE, None, *first)
+        result = ClassifiedPicture(file, NONE_OF_THESE, None, *first)
     elif prediction.runner_up is None:
-        answer = Answer(file, *first)
+        result = ClassifiedPicture(file, *first)
     else:
-        answer = Answer(file, *first, str(prediction.runner_up), _rounded(prediction.runner_up_probability))
+        result = ClassifiedPicture(file, *first, str(prediction.runner_up), _rounded(prediction.runner_up_probability))
     probabilities = tuple(map(_rounded, prediction.probabilities))
-    return replace(answer, probabilities=probabilities, strange=prediction.rejected)
+    return replace(result, probabilities=probabilities, looks_like_none=prediction.rejected)
 
 
 def _rounded(probability: float) -> float:
-    """Six digits, however small it is: more mean nothing, but two small ones can still be told apart."""
+    """Round to six significant digits, so that very small probabilities can still be told apart."""
     return float(f"{probability:.6g}")
 
 
 @contextmanager
-def write_csv(path: Path, classes: Sequence[str]) -> Iterator[Callable[[Answer], None]]:
-    """A function that adds a row for each answer; the file takes its name when the block ends well."""
-    named = list(Answer(Path()).record(classes))[:-1]
-    # File names that are no valid text go out byte for byte as they came in.
+def write_csv(path: Path, classes: Sequence[str]) -> Iterator[Callable[[ClassifiedPicture], None]]:
+    """Yield a function that writes a result as a row. The file appears at ``path`` if the block ends without error."""
+    named = list(ClassifiedPicture(Path()).record(classes))[:-1]
+    # File names that are not valid UTF-8 are written byte for byte as they are.
     with temporary(path) as part, part.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*named, *(f"probability of {name}" for name in classes)])
 
-        def add(answer: Answer) -> None:
-            record = answer.record(classes)
+        def add(result: ClassifiedPicture) -> None:
+            record = result.record(classes)
             cells = (defused(record[name]) for name in named)
-            writer.writerow([*cells, *(answer.probabilities or [""] * len(classes))])
+            writer.writerow([*cells, *(result.probabilities or [""] * len(classes))])
 
         yield add
 
 
 def defused(cell: Any) -> Any:
-    """A cell that a spreadsheet shows and never computes: names of files come from anywhere."""
+    """Put a quote before text that a spreadsheet would run as a formula: file names may come from anybody."""
     dangerous = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{cell}" if dangerous else cell
 
 
 @contextmanager
-def write_json(path: Path, classes: Sequence[str]) -> Iterator[Callable[[Answer], None]]:
-    """The same as JSON, ``{"classes": [...], "results": [...]}``: one line an answer, and none is kept in memory."""
+def write_json(path: Path, classes: Sequence[str]) -> Iterator[Callable[[ClassifiedPicture], None]]:
+    """Like `write_csv`, as JSON: ``{"classes": [...], "results": [...]}`` with one line for each result.
+
+    Each result is written at once, so that none is kept in memory.
+    """
     with temporary(path) as part, part.open("w", encoding="utf-8") as file:
         file.write(f'{{"classes": {json.dumps(list(classes))},\n"results": [')
         separator = "\n"
 
-        def add(answer: Answer) -> None:
+        def add(result: ClassifiedPicture) -> None:
             nonlocal separator
-            file.write(separator + json.dumps(answer.record(classes)))
+            file.write(separator + json.dumps(result.record(classes)))
             separator = ",\n"
 
         yield add
@@ -121,20 +129,27 @@ def write_json(path: Path, classes: Sequence[str]) -> Iterator[Callable[[Answer]
 
 
 def visible(text: object) -> str:
-    """A name of a file or class as it may be shown: nothing in it moves the cursor or breaks the line."""
-    return "".join(sign if sign.isprintable() else "�" for sign in str(text))
+    """Replace control characters in the name of a file or class: they could move the cursor or break the line."""
+    return "".join(character if character.isprintable() else "�" for character in str(text))
 
 
 def percent(probability: float | None) -> str:
-    """A probability for people."""
+    """Format a probability as a percentage; None becomes an empty string."""
     return "" if probability is None else f"{100 * probability:.1f} %"
 
 
 class Rows:
-    """The answers as lines of a table, each printed when it comes, so that a thousand need no memory."""
+    """Formats results as rows of a table with fixed column widths, so that each can be printed at once."""
 
     def __init__(self, files: Sequence[Path], classes: Sequence[str], width: int | None, place: str | None) -> None:
-        """``width`` of the screen, None if there is none; ``place`` heads the column of where files go, if any."""
+        """Choose the column widths.
+
+        Args:
+            files: All files that get a row.
+            classes: All labels.
+            width: Width of the terminal; None if the output is not a terminal, so that nothing is truncated.
+            place: Heading of the column with the new paths; None if files are not moved or copied.
+        """
         from rich.cells import cell_len
 
         longest = max(map(cell_len, map(visible, [*classes, NONE_OF_THESE])))
@@ -146,17 +161,17 @@ class Rows:
         self.place = place
 
     def head(self) -> "Text":
-        """The line above the table."""
+        """The row of headings."""
         return self._line("file", "label", "prob.", "runner-up", "prob.", self.place or "", styles=("bold",) * 6)
 
-    def row(self, answer: Answer) -> "Text":
-        """One line."""
-        colour = "yellow" if answer.label == NONE_OF_THESE and answer.probability is None else "green"
-        place = visible("" if answer.place is None else answer.place)
-        first = percent(answer.probability) or "-"
-        second = (answer.runner_up or "", percent(answer.runner_up_probability))
+    def row(self, result: ClassifiedPicture) -> "Text":
+        """The row of one result."""
+        colour = "yellow" if result.label == NONE_OF_THESE and result.probability is None else "green"
+        place = visible("" if result.place is None else result.place)
+        first = percent(result.probability) or "-"
+        second = (result.runner_up or "", percent(result.runner_up_probability))
         styles = ("", colour, "", "dim", "dim", "")
-        return self._line(str(answer.file), answer.label, first, *second, place, styles=styles)
+        return self._line(str(result.file), result.label, first, *second, place, styles=styles)
 
     def _line(self, *cells: str, styles: Sequence[str]) -> "Text":
         from rich.text import Text
@@ -176,7 +191,7 @@ class Rows:
 
 
 def _cut_left(text: str, width: int) -> str:
-    """Of a path the end says most."""
+    """Truncate a path at its start, because its end says more, and pad it to ``width``."""
     from rich.cells import cell_len, set_cell_size
 
     while cell_len(text) > width:
@@ -185,6 +200,7 @@ def _cut_left(text: str, width: int) -> str:
 
 
 def _cut_right(text: str, width: int) -> str:
+    """Truncate text at its end and pad it to ``width``."""
     from rich.cells import cell_len, set_cell_size
 
     return set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
@@ -192,56 +208,59 @@ def _cut_right(text: str, width: int) -> str:
 
 @dataclass
 class Tally:
-    """What is said at the end: how many of each class, what went wrong, and how much of it is true."""
+    """Counts for the summary: pictures of each class, problems, and correct labels where the folder tells the class."""
 
     classes: Sequence[str]
     reject: bool
     labels: Counter[str] = field(default_factory=Counter)
-    strange: int = 0
-    """Pictures that look like none of the classes, but got a label as `reject` is False."""
+    looks_like_none: int = 0
+    """Number of pictures that look like none of the classes but got a label, because `reject` is False."""
     unreadable: list[str] = field(default_factory=list)
+    """A message for each file that could not be read."""
     unmoved: list[str] = field(default_factory=list)
+    """A message for each file that could not be moved or copied."""
     placed: int = 0
+    """Number of files that were moved or copied."""
     interrupted: bool = False
     truth: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How often (folder, label) came, for pictures in folders named like a class."""
+    """Counts of (class of the folder, label), for pictures in folders that are named after a class."""
 
     @cached_property
     def _sorted(self) -> dict[str, str]:
-        """The class of each folder that --move-to makes: not every name can be that of a folder."""
+        """The class of each folder that --move-to makes. Not every class name is a valid folder name."""
         from deepbdc.sorting import folder_names
 
         return dict(zip(folder_names(self.classes), self.classes, strict=True))
 
-    def add(self, answer: Answer) -> None:
-        """Count one more answer."""
-        if not answer.readable:
-            self.unreadable.append(answer.problem or str(answer.file))
+    def add(self, result: ClassifiedPicture) -> None:
+        """Count one more result."""
+        if not result.readable:
+            self.unreadable.append(result.problem or str(result.file))
             return
-        self.labels[answer.label] += 1
-        self.strange += answer.strange and not self.reject
-        self.placed += answer.place is not None
-        if answer.problem is not None:
-            self.unmoved.append(answer.problem)
-        folder = Path(os.path.abspath(answer.file)).parent.name
+        self.labels[result.label] += 1
+        self.looks_like_none += result.looks_like_none and not self.reject
+        self.placed += result.place is not None
+        if result.problem is not None:
+            self.unmoved.append(result.problem)
+        folder = Path(os.path.abspath(result.file)).parent.name
         true = folder if folder in self.classes else self._sorted.get(folder)
         if true is None and self.reject and folder == NONE_OF_THESE:
             true = NONE_OF_THESE
         if true is not None:
-            self.truth[true, answer.label] += 1
+            self.truth[true, result.label] += 1
 
     @property
     def classified(self) -> int:
-        """Pictures that got an answer."""
+        """Number of pictures that got a label."""
         return self.labels.total()
 
     @property
     def seen(self) -> int:
-        """Pictures with and without an answer."""
+        """Number of pictures so far, including those that could not be read."""
         return self.classified + len(self.unreadable)
 
     def print(self, console: "Console") -> None:
-        """How many pictures each class has, and which could not be read."""
+        """Print the number of pictures of each class, and name the files that could not be read or moved."""
         from rich.table import Table
         from rich.text import Text
 
@@ -254,25 +273,26 @@ class Tally:
             table.add_row("not readable", f"{len(self.unreadable):,}", style="red")
         console.print()
         console.print(table)
-        if self.strange:
-            many = "picture looks" if self.strange == 1 else "pictures look"
-            console.print(f"{self.strange:,} {many} like none of the classes: with --reject that is the answer.")
-        _print_list(console, "Not readable, and left where they are", self.unreadable)
-        _print_list(console, "Not put into a folder, and left where they are", self.unmoved)
+        if self.looks_like_none:
+            many = "picture looks" if self.looks_like_none == 1 else "pictures look"
+            which = "it" if self.looks_like_none == 1 else "them"
+            say(console, f"{self.looks_like_none:,} {many} like none of the classes. --reject labels {which} so.")
+        _print_list(console, "Could not be read; left where they are", self.unreadable)
+        _print_list(console, "Could not be moved or copied; left where they are", self.unmoved)
 
     def print_truth(self, console: "Console", most: int = 5) -> None:
-        """The accuracy on pictures that lie in folders named like classes, and the most frequent mistakes."""
+        """Print the accuracy on pictures in folders that are named after a class, and the most frequent mistakes."""
         from rich.table import Table
         from rich.text import Text
 
         counted = self.truth.total()
         if not counted:
-            say(console, "Accuracy: not known, as no picture lies in a folder that is named like a class.")
+            say(console, "Accuracy: unknown, because no picture is in a folder that is named after a class.")
             return
         right = sum(number for (folder, label), number in self.truth.items() if folder == label)
         text = f"Accuracy: {100 * right / counted:.1f} % ({right:,} of {counted:,} pictures)"
         left_out = self.classified - counted
-        say(console, text + (f", without {left_out:,} in folders not named like a class" if left_out else ""))
+        say(console, text + (f", without {left_out:,} in other folders" if left_out else ""))
         mistakes = [(pair, number) for pair, number in self.truth.most_common() if pair[0] != pair[1]]
         if mistakes:
             table = Table("folder", "label", "pictures", title="Most frequent mistakes", title_justify="left")
@@ -283,15 +303,15 @@ class Tally:
 
 
 def say(console: "Console", text: str) -> None:
-    """A line as it is, of any length."""
+    """Print one line without wrapping, markup or colour."""
     console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_list(console: "Console", heading: str, lines: Sequence[str], most: int = 10) -> None:
-    """Name what went wrong, but not a thousand times."""
+    """Print a heading and the first ``most`` lines."""
     if lines:
         say(console, f"{heading} ({len(lines):,}):")
     for line in lines[:most]:
         say(console, f"  {line}")
     if len(lines) > most:
-        say(console, f"  ... and {len(lines) - most:,} more (--csv and --json name all)")
+        say(console, f"  ... and {len(lines) - most:,} more (--csv and --json list all)")
