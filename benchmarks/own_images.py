@@ -11,7 +11,7 @@ written to benchmarks/results/own_images.txt.
 import argparse
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from deepbdc import FewShotClassifier, load_dataset
 from deepbdc._fingerprint import weights_fingerprint
-from deepbdc.classifiers import create_classifier
+from deepbdc.classifiers import Classifier, create_classifier
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.embedding import Embedding
 from deepbdc.episodes import Episodes, sample_episodes
@@ -57,12 +57,16 @@ def splits(data: Path, quick: bool) -> Iterator[tuple[str, Dataset, Dataset]]:
         yield name, test, val
 
 
-def centred(mean: Tensor | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+class Centred(Classifier):
     """The classifier of `FewShotClassifier`, applied after the mean vector is subtracted."""
-    logistic = create_classifier("logistic", C=C)
-    if mean is None:
-        return logistic
-    return lambda support, labels, query: logistic(support - mean, labels, query - mean)
+
+    def __init__(self, mean: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.logistic = create_classifier("logistic", C=C)
+
+    def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
+        return self.logistic.score(support - self.mean, support_labels, query - self.mean, way)  # type: ignore[operator]
 
 
 @torch.no_grad()
@@ -99,7 +103,7 @@ def pooling(name: str, maps: FeatureBank, test: Dataset, val: Dataset, episodes:
         bank = represented(embedding, maps)
         for subtract in (False, True):
             mean = unlabelled_mean(embedding, val) if subtract else None
-            method = Method(embedding, centred(mean))
+            method = Method(embedding, create_classifier("logistic", C=C) if mean is None else Centred(mean))
             results[pool, subtract] = {shot: evaluate(method, test, episodes=drawn[shot], bank=bank) for shot in SHOTS}
         del bank
     for subtract in (False, True):

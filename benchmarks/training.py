@@ -18,14 +18,15 @@ from typing import TextIO
 
 import numpy as np
 import torch
-from deepbdc.training.batches import Batch, Batches, Images, Process
-from deepbdc.training.recipe import load_recipe
-from deepbdc.training.stages import Task, build_batches, build_task, stages_of
-from torch.optim import SGD
 
 from deepbdc._memory import keep_freed_memory
 from deepbdc.data.dataset import ArrayDataset
-from deepbdc.training.optimiser import build_optimiser
+from deepbdc.recipes import load_recipe
+from deepbdc.stages import Batches, Process
+from deepbdc.stages.batches import Batch
+from deepbdc.training.devices import DeviceOptions, start
+from deepbdc.training.loop import Trainer
+from deepbdc.training.run import build_batches, build_objective
 from measure import verdict
 
 CLASSES = 64
@@ -35,41 +36,31 @@ MOST_ADDED, LEAST_MODEL = 15.0, 90.0  # percent
 
 @dataclass
 class Training:
-    """A stage of a recipe, ready for training steps."""
+    """A stage of a recipe, ready for steps."""
 
-    task: Task
-    optimiser: SGD
+    trainer: Trainer
     batches: Batches
-    channels_last: bool
 
     def load(self, step: int) -> list[Batch]:
         return [self.batches.load(0, step, part) for part in range(self.batches.parts)]
 
     def step(self, parts: list[Batch]) -> None:
-        self.optimiser.zero_grad()
-        for images, *labels in parts:
-            if self.channels_last:
-                images = images.contiguous(memory_format=torch.channels_last)
-            loss, _ = self.task(images, *labels)
-            (loss / len(parts)).backward()
-        self.optimiser.step()
+        self.trainer.step(parts, 0, 0)
 
 
 def prepare(recipe_name: str, stage: str, per_class: int, *overrides: str) -> Training:
-    """Set up a stage of a recipe on random images."""
+    """A stage of a recipe on random pictures."""
     recipe = load_recipe(recipe_name, overrides)
-    chosen = next(entry for entry in stages_of(recipe) if entry.name == stage)
-    first = build_task(recipe, stages_of(recipe)[0], CLASSES)
-    task = build_task(recipe, chosen, CLASSES, first)  # type: ignore[arg-type]
-    size = task.method.embedding.preprocessing.input_size
+    chosen = next(entry for entry in recipe.trainings if entry.name == stage)
+    first = build_objective(recipe, recipe.trainings[0], CLASSES)
+    objective = build_objective(recipe, chosen, CLASSES, first)
+    size = objective.method.embedding.preprocessing.input_size
     pictures = np.random.default_rng(0).integers(0, 256, (CLASSES * per_class, size, size, 3), dtype=np.uint8)
     names = [f"{label:02d}" for label in range(CLASSES)]
     data = ArrayDataset(pictures, np.arange(CLASSES).repeat(per_class), names, "random", "train")
-    images = Images(data, task.method.embedding.preprocessing, recipe.augmentation)
-    if recipe.channels_last:
-        task.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    batches = build_batches(recipe, chosen, images, Process())
-    return Training(task.train(), build_optimiser(task, chosen.settings), batches, recipe.channels_last)
+    batches = build_batches(recipe, chosen, data, objective.method, Process())
+    fabric = start(DeviceOptions(accelerator="cpu", devices=1), recipe.precision)
+    return Training(Trainer(fabric, recipe, chosen, objective), batches)
 
 
 def milliseconds(run: Callable[[], object]) -> float:
@@ -137,7 +128,7 @@ def main() -> None:
     added_by_bdc("Conv4-64, 32 px, batch 64, d=64", small, repeats=40, out=out)
     for name in CIFAR_FS:
         share_of_the_model(f"cifar_fs/{name}", "pretrain", 40, out)
-    for name, stage in (("protonet", "meta"), ("stl_deepbdc", "distill-1")):
+    for name, stage in (("protonet", "meta"), ("good_embed", "distill-1")):
         share_of_the_model(f"cifar_fs/{name}", stage, 40, out)
     large = [
         prepare(f"miniimagenet/{name}_1shot", "pretrain", 1, "pretrain.batch_size=32")

@@ -3,6 +3,8 @@ from pathlib import Path
 
 # Before torch is loaded: tests share the machine, and threads that spin while they wait slow each other down.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if "PYTEST_XDIST_WORKER" in os.environ:  # several tests run at a time: one core for each
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch

@@ -437,7 +437,7 @@ class LearntC(Method):
 
 class TestRuns:
     def test_a_trained_run_is_saved_and_loaded(self, tmp_path: Path, runs: Callable[[str], Path]) -> None:
-        from deepbdc.training.run import load_run
+        from deepbdc.runs import load_run
 
         run = runs("stl_deepbdc")
         fitted = FewShotClassifier(backbone=str(run)).fit(EXAMPLES, LABELS)
@@ -454,12 +454,12 @@ class TestRuns:
     @pytest.mark.parametrize("method", ["meta_deepbdc", "protonet", "stl_deepbdc", "good_embed"])
     @pytest.mark.parametrize("shot", [1, 3])
     def test_a_run_uses_its_own_classifier(self, method: str, shot: int, runs: Callable[[str], Path]) -> None:
-        from deepbdc.training.run import load_run
+        from deepbdc.runs import load_run
 
         chosen = [3 * place + number for place in range(3) for number in range(shot)]
         images, labels = [EXAMPLES[index] for index in chosen], [LABELS[index] for index in chosen]
         fitted = FewShotClassifier(backbone=runs(method)).fit(images, labels)
-        trained = load_run(runs(method)).method.for_shot(shot)
+        trained = load_run(runs(method)).method
         with torch.no_grad():
             support, query = (
                 trained.embedding.represent(torch.stack([image.features for image in fitted.embed(given)])).flatten(1)
@@ -484,7 +484,7 @@ class TestRuns:
         assert asked == [1, 2, 4]
 
     def test_a_named_classifier_replaces_that_of_the_run(self, runs: Callable[[str], Path]) -> None:
-        from deepbdc.training.run import load_run
+        from deepbdc.runs import load_run
 
         run = runs("meta_deepbdc")
         own, named = (FewShotClassifier(run, classifier=name).fit(EXAMPLES, LABELS) for name in (None, "logistic"))

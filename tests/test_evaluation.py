@@ -5,17 +5,18 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor
+from torch import Tensor, nn
 
 from deepbdc import BDCPool, Embedding, create_backbone
-from deepbdc.classifiers import create_classifier
+from deepbdc.classifiers import Classifier, create_classifier
+from deepbdc.classifiers.prototype import class_means
 from deepbdc.data.dataset import ArrayDataset
 from deepbdc.embedding import pixel_embedding
 from deepbdc.episodes import sample_episodes
 from deepbdc.evaluation import EvaluationResult, evaluate
 from deepbdc.feature_bank import build_bank
 from deepbdc.methods import Method
-from deepbdc.pooling import Pool
+from deepbdc.pooling import KeepMap
 from deepbdc.preprocessing import Preprocessing
 
 
@@ -97,7 +98,7 @@ def test_bank_and_stored_episodes_serve_many_evaluations() -> None:
 
 def test_batches_of_episodes_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = evaluate(method(), DATA, episodes=20)
-    monkeypatch.setattr("deepbdc.evaluation._NUMBERS_AT_A_TIME", 1)
+    monkeypatch.setattr("deepbdc.evaluation._BYTES_AT_A_TIME", 1)
     assert evaluate(method(), DATA, episodes=20).accuracies.tolist() == whole.accuracies.tolist()
 
 
@@ -162,21 +163,12 @@ def test_mistakes() -> None:
         evaluate(method(), DATA, episodes=2, bank=build_bank(pixel_embedding(16), DATA))
 
 
-class Maps(Pool):
-    """Feature maps as they are."""
-
-    out_features = 64
-
-    def represent(self, reduced: Tensor) -> Tensor:
-        return reduced
-
-
 def test_a_pool_inside_the_classifier_is_part_of_the_method_and_in_evaluation_mode() -> None:
     torch.manual_seed(0)
     pool = BDCPool(16, reduce_to=4).train()
     classifier = create_classifier("prototype", prototype="mean_features", pool=pool)
-    tried = Method(Embedding(create_backbone("conv4", width=0.25), Maps(), Preprocessing(16, 16)), classifier)
-    assert any(name.startswith("classifier_pool.") for name in tried.state_dict())
+    tried = Method(Embedding(create_backbone("conv4", width=0.25), KeepMap(16), Preprocessing(16, 16)), classifier)
+    assert any(name.startswith("classifier.pool.") for name in tried.state_dict())
     before = {name: value.clone() for name, value in tried.state_dict().items()}
     first = evaluate(tried, DATA, episodes=10)
     assert all(torch.equal(before[name], value) for name, value in tried.state_dict().items())
@@ -189,3 +181,90 @@ def test_a_pool_inside_the_classifier_is_part_of_the_method_and_in_evaluation_mo
 def test_classes_that_were_not_asked_have_no_accuracy() -> None:
     result = evaluate(method(), DATA, way=2, episodes=1, confusion=True)
     assert len(result.class_accuracies) == 2
+
+
+class Gradients(Classifier):
+    """Takes a gradient step on the support set, as methods do that learn at test time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
+        prototypes = class_means(support, support_labels, way)
+        with torch.enable_grad():
+            moved = prototypes.detach().requires_grad_()
+            own = moved.gather(1, support_labels.unsqueeze(-1).expand_as(support))
+            loss = (support - own).square().sum() * self.weight
+            (gradient,) = torch.autograd.grad(loss, moved)
+        return query @ (prototypes - 0.1 * gradient).transpose(-2, -1)
+
+
+def test_a_classifier_may_compute_gradients_at_test_time() -> None:
+    assert evaluate(Method(network(), Gradients()), DATA, episodes=5).accuracies.shape == (5,)
+
+
+def test_parameters_of_a_classifier_are_part_of_the_method() -> None:
+    tried = Method(network(), Gradients())
+    assert "classifier.weight" in tried.state_dict()
+    first = evaluate(tried, DATA, episodes=2)
+    with torch.no_grad():
+        tried.classifier.weight.add_(1)  # type: ignore[union-attr, operator]
+    assert evaluate(tried, DATA, episodes=2).weights_fingerprint != first.weights_fingerprint
+
+
+class Hungry(Classifier):
+    """Notes how many episodes it is given at a time."""
+
+    def __init__(self, memory: int) -> None:
+        super().__init__()
+        self.memory, self.seen = memory, set[int]()
+
+    def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
+        self.seen.add(len(support))
+        return query.new_zeros(len(query), query.shape[1], way)
+
+    def working_memory(self, support: tuple[int, ...], query: tuple[int, ...]) -> int:
+        assert (support, query) == ((5, 136), (75, 136))
+        return self.memory
+
+
+def test_the_working_memory_of_a_classifier_limits_the_batch() -> None:
+    modest, hungry = Hungry(0), Hungry(2**25)
+    for classifier in (modest, hungry):
+        evaluate(Method(network(), classifier), DATA, episodes=20)
+    assert (max(modest.seen), max(hungry.seen)) == (20, 3)
+
+
+class Elsewhere(Classifier):
+    """Has its parameter on another device, and notes where its inputs are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.devices = set[str]()
+
+    def forward(self, support: Tensor, support_labels: Tensor, query: Tensor) -> Tensor:
+        self.devices |= {tensor.device.type for tensor in (support, support_labels, query)}
+        return torch.zeros(*query.shape[:2], 5)
+
+    def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
+        raise AssertionError
+
+
+def test_representations_follow_the_device_of_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no GPU here: the device "meta" plays the second device, whose tensors hold no numbers."""
+    bank = build_bank(network(), DATA)
+    tried, classifier = method(), Elsewhere()
+    tried.classifier = classifier
+    monkeypatch.setattr("deepbdc.evaluation.device_of", lambda _: torch.device("meta"))
+    monkeypatch.setattr("deepbdc.methods.base.shots_of", lambda _: 1)  # would have to read the labels
+    evaluate(tried, DATA, episodes=3, bank=bank)
+    assert classifier.devices == {"meta"}
+
+
+def test_evaluate_moves_the_whole_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = []
+    tried = Method(network(), Gradients())
+    monkeypatch.setattr(tried, "to", lambda device: (moved.append(str(device)), tried)[1])
+    evaluate(tried, DATA, episodes=2, device="cpu")
+    assert moved == ["cpu"]

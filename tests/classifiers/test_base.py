@@ -47,8 +47,8 @@ def classifier(request: pytest.FixtureRequest) -> Classifier:
 
 def test_settings_can_be_recorded(classifier: Classifier) -> None:
     assert classifier.transductive is False
-    assert classifier.options
-    name, value = next(iter(classifier.options.items()))
+    assert classifier.settings
+    name, value = next(iter(classifier.settings.items()))
     assert f"{name}={value!r}" in repr(classifier)
 
 
@@ -64,7 +64,7 @@ def test_a_batch_is_its_episodes(classifier: Classifier, make_episodes: MakeEpis
 
 
 def test_order_of_the_support_does_not_matter(classifier: Classifier, make_episodes: MakeEpisodes) -> None:
-    if "seed" in classifier.options:
+    if "seed" in classifier.settings:
         pytest.skip("SGD depends on the order")
     support, labels, query = make_episodes([3, 1, 4], features=20)
     order = torch.tensor([5, 2, 7, 0, 1, 6, 4, 3])

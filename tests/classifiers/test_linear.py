@@ -38,5 +38,5 @@ def test_a_rule_keeps_its_digits_where_representations_share_a_large_part(make_e
 
 
 def test_votes_are_no_rule() -> None:
-    with pytest.raises(ValueError, match="no linear rule"):
+    with pytest.raises(ValueError, match="not a linear rule"):
         create_classifier("svm").rule(torch.rand(1, 2, 3), torch.tensor([[0, 1]]), 2)

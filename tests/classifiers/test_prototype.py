@@ -91,7 +91,7 @@ def test_the_gradient_reaches_the_pool(make_episodes: MakeEpisodes) -> None:
     classifier(support.unflatten(-1, (4, 2, 3)), labels, query.unflatten(-1, (4, 2, 3))).sum().backward()
     assert pool.t.grad is not None
     assert pool.t.grad.abs() > 0
-    assert "BDCPool" in classifier.options["pool"]
+    assert "BDCPool" in classifier.settings["pool"]
 
 
 def test_a_pool_needs_maps(make_episodes: MakeEpisodes) -> None:

@@ -16,6 +16,7 @@ from deepbdc.evaluation import Comparison, evaluate
 from deepbdc.methods import create_method
 from deepbdc.methods.base import Method
 from deepbdc.preprocessing import Preprocessing
+from deepbdc.recipes import Recipe
 from deepbdc.report.comparison import (
     ComparisonTable,
     Row,
@@ -27,7 +28,6 @@ from deepbdc.report.comparison import (
     save,
     table,
 )
-from deepbdc.training.recipe import Recipe
 from deepbdc.training.run import Run
 
 SETTINGS: dict[str, Any] = {"shots": (1, 5), "episodes": 60, "query": 4}
@@ -68,7 +68,7 @@ def found() -> ComparisonTable:
 def test_results_are_those_of_evaluations_one_by_one(found: ComparisonTable) -> None:
     stl = run("again", "stl_deepbdc")
     for shot, result in zip((1, 5), found.rows[1].results, strict=True):
-        expected = evaluate(stl.method.for_shot(shot), colours(), shot=shot, query=4, episodes=60)
+        expected = evaluate(stl.method, colours(), shot=shot, query=4, episodes=60)
         assert np.array_equal(result.accuracies, expected.accuracies)
         assert result.shot == shot
 

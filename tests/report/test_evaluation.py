@@ -26,7 +26,7 @@ def test_a_run_is_classified_as_it_was_trained_for(data: Path) -> None:
     results = run(request(data), trained)
     assert ["inner_product" in result.classifier for result in results] == [True, False]
     for shot, result in zip((1, 5), results, strict=True):
-        expected = evaluate(trained.method.for_shot(shot), colours(), shot=shot, query=4, episodes=20, seed=2)
+        expected = evaluate(trained.method, colours(), shot=shot, query=4, episodes=20, seed=2)
         assert np.array_equal(result.accuracies, expected.accuracies)
 
 

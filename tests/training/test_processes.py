@@ -101,3 +101,60 @@ def test_processes_share_every_batch(tiny_data: Path) -> None:
         assert torch.equal(labels, whole.load(0, step, 0)[1])
     with pytest.raises(ValueError, match="multiple of 5"):
         ShuffledBatches(images, stage, "pretrain", 3, Process(0, 5))
+
+
+def failing(folder: Path, data: Path, recipe: Recipe, *options: str) -> str:
+    """The error output of two processes that are expected to fail, which must not hang."""
+    file = folder.with_suffix(".yaml")
+    file.write_text(recipe.as_yaml(), encoding="utf-8")
+    arguments = [str(folder), str(data), str(file), "--devices", "2", *options]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.tiny", *arguments], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode != 0
+    return done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_a_diverged_stage_ends_in_words_in_all_processes(tiny_data: Path, tmp_path: Path) -> None:
+    wild = {"epochs": 3, "episodes": 8, "episodes_per_step": 2, "way": 3, "query": 4, "lr": 1e30}
+    errors = failing(tmp_path / "run", tiny_data, tiny.recipe("protonet", pretrain=None, meta=wild))
+    assert errors.count("TrainingError: meta, epoch 1") >= 1
+    assert "Try a smaller learning rate (meta.lr" in errors
+    assert "NotFinite: " not in errors.replace("deepbdc.errors.NotFinite", "")
+
+
+@pytest.mark.timeout(300)
+def test_a_bad_image_of_one_process_stops_all(tmp_path: Path) -> None:
+    from tests.training.test_run import write_folder
+
+    photos = write_folder(tmp_path / "photos", {"train": ["ant", "bee"]})
+    (photos / "train" / "bee" / "3.png").write_bytes(b"no picture")
+    recipe = tiny.recipe(distill=None, workers=0, pretrain={"epochs": 1, "batch_size": 8})
+    errors = failing(tmp_path / "run", photos, recipe)
+    assert "bee/3.png" in errors
+
+
+@pytest.mark.timeout(300)
+def test_a_run_may_continue_with_another_number_of_processes_and_says_so(tiny_data: Path, tmp_path: Path) -> None:
+    recipe = one_step("meta_deepbdc")
+    folder = run(tmp_path / "run", tiny_data, recipe, 2)
+    for name in ("result.json", "model.safetensors", "checkpoints/meta.safetensors"):
+        (folder / name).unlink()  # as if it had been killed after its last checkpoint
+    arguments = [str(folder), str(tiny_data), str(folder.with_suffix(".yaml")), "--resume"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.tiny", *arguments], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert "trained by 2 processes and continues with 1" in done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_parameters_without_a_gradient_do_not_stop_two_processes(tiny_data: Path, tmp_path: Path) -> None:
+    """The scale of Meta-Baseline is not used in its first stage."""
+    content = tiny.recipe("meta_baseline").as_dict()
+    short = {
+        "pretrain": {"epochs": 1, "batch_size": 36},
+        "meta": content["meta"] | {"epochs": 1, "episodes_per_step": 2},
+    }
+    run(tmp_path / "run", tiny_data, tiny.recipe("meta_baseline", **short), 2)

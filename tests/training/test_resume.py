@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from deepbdc import weight_files
 from deepbdc.recipes import Recipe
 from deepbdc.runs import load_run
 from deepbdc.training import checkpoint
+from deepbdc.training.loop import Trainer
 from deepbdc.training.run import Interrupted, TrainingError, train
 from tests.training import tiny
 
@@ -105,6 +107,67 @@ def test_a_loss_that_is_not_a_number_names_the_batch_and_keeps_the_checkpoint(ti
     assert str(last) in str(caught.value)
     tensors, _ = weight_files.load(last)
     assert all(value.isfinite().all() for value in tensors.values() if value.is_floating_point())
+
+
+@pytest.mark.parametrize("method", ["protonet", "dn4", "maml"])
+def test_a_diverged_meta_stage_ends_in_the_same_words(method: str, tiny_data: Path, tmp_path: Path) -> None:
+    wild = {"epochs": 3, "episodes": 6, "way": 3, "query": 4, "lr": 1e30}
+    folder = tmp_path / "run"
+    recipe = tiny.recipe(method, pretrain=None, meta=wild)
+    with pytest.raises(TrainingError, match=r"meta, .*epoch 1.*smaller learning rate \(meta\.lr, now 1e\+30\)"):
+        train(recipe, folder, data=tiny_data, quiet=True, checkpoint_every=0.0)
+    last = folder / "checkpoints" / "last.safetensors"
+    if last.is_file():
+        assert all(value.isfinite().all() for value in weight_files.load(last)[0].values())
+
+
+def test_a_run_has_one_user_at_a_time(tiny_data: Path, tmp_path: Path) -> None:
+    recipe, folder = long_recipe("stl_deepbdc"), tmp_path / "run"
+    process = start(folder, tiny_data, recipe)
+    while process.poll() is None and position(folder) is None:
+        time.sleep(0.01)
+    before = sorted((folder / "checkpoints").iterdir())
+    with pytest.raises(ValueError, match=r"another process is training the run in .*--run"):
+        train(recipe, folder, data=tiny_data, resume=True, quiet=True)
+    assert process.poll() is None
+    assert set(before) <= set((folder / "checkpoints").iterdir())
+    process.kill()
+    process.wait()
+    train(recipe, folder, data=tiny_data, resume=True, quiet=True)  # a killed process leaves no lock behind
+
+
+def test_checkpoints_of_earlier_versions_are_refused_in_words(tiny_data: Path, tmp_path: Path) -> None:
+    recipe, folder = tiny.recipe(distill=None), tmp_path / "run"
+    train(recipe, folder, data=tiny_data, quiet=True)
+    (folder / "result.json").unlink()
+    last = folder / "checkpoints" / "last.safetensors"
+    tensors, header = weight_files.load(last)
+    del header["layout"]
+    weight_files.save(last, tensors, header)
+    with pytest.raises(ValueError, match="written by an earlier version"):
+        train(recipe, folder, data=tiny_data, resume=True, quiet=True)
+
+
+@pytest.mark.parametrize("settings", [{"optimiser": "adam"}, {"optimiser": "adamw"}, {"nesterov": False}])
+def test_every_optimiser_resumes_bit_for_bit(
+    settings: dict[str, object], tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = {"epochs": 2, "batch_size": 12, "lr": 0.01, "clip_norm": 1.0, "clip_value": 0.1, **settings}
+    recipe = tiny.recipe(pretrain=stage, distill=None, channels_last=True)
+    train(recipe, tmp_path / "whole", data=tiny_data, quiet=True)
+    real, calls = Trainer.step, []
+
+    def crash(self: Trainer, *given: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 9:
+            raise RuntimeError("power cut")
+        return real(self, *given, **options)
+
+    monkeypatch.setattr(Trainer, "step", crash)
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(recipe, tmp_path / "cut", data=tiny_data, quiet=True, checkpoint_every=0.0)
+    train(recipe, tmp_path / "cut", data=tiny_data, quiet=True, resume=True)
+    assert_equal_weights(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_a_full_disk_is_answered_in_words(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from deepbdc.classifiers.base import Classifier, membership, positive
+from deepbdc.classifiers.linear import LinearRule
 from deepbdc.errors import UserError
 
 
@@ -62,6 +63,16 @@ class AdaptedLinearClassifier(Classifier):
 
     def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
         """``(e, s, features), (e, s), (e, q, features) -> (e, q, way)``."""
+        weight, bias = self._adapted(support, support_labels, way)
+        return query @ weight.transpose(-2, -1) + bias
+
+    def rule(self, support: Tensor, support_labels: Tensor, way: int) -> LinearRule:
+        """``(e, s, features), (e, s)`` -> the weights and intercepts after the steps."""
+        weight, bias = self._adapted(support, support_labels, way)
+        return LinearRule(weight.detach(), bias.detach().double(), normalize=False)
+
+    def _adapted(self, support: Tensor, support_labels: Tensor, way: int) -> tuple[Tensor, Tensor]:
+        """Weights ``(e, way, features)`` and intercepts ``(e, 1, way)`` after the steps."""
         first_weight, first_bias = self.start(way, support)
         weight, bias = first_weight.expand(len(support), -1, -1), first_bias.expand(len(support), 1, -1)
         targets = membership(support_labels, way, support.dtype)
@@ -71,7 +82,7 @@ class AdaptedLinearClassifier(Classifier):
             if self.first_order:
                 step, bias_step = step.detach(), bias_step.detach()
             weight, bias = weight - self.rate * step, bias - self.rate * bias_step
-        return query @ weight.transpose(-2, -1) + bias
+        return weight, bias
 
     def working_memory(self, support: tuple[int, ...], query: tuple[int, ...]) -> int:
         """Weights and their gradient; there are at most as many classes as support images."""

@@ -36,8 +36,8 @@ class ImageToClassClassifier(Classifier):
         """``(e, s, d, h, w), (e, s), (e, q, d, h, w) -> (e, q, way)``."""
         grouped, present = grouped_by_class(_descriptors(support), support_labels, way)  # (e, way, most, r, d)
         positions = grouped.shape[3]
-        absent = ~present.repeat_interleave(positions, dim=-1)  # (e, way, most · r)
-        absent = absent[:, None, :, None] if not bool(present.all()) else None
+        complete = bool(present.all())
+        absent = ~present.repeat_interleave(positions, dim=-1)[:, None, :, None]  # (e, 1, way, 1, most · r)
         # No class has fewer descriptors than this.
         count = min(self.neighbours, int(shots(support_labels, way).min()) * positions)
         of_classes = grouped.flatten(2, 3).flatten(1, 2).transpose(-2, -1)  # (e, d, way · most · r)
@@ -45,7 +45,7 @@ class ImageToClassClassifier(Classifier):
         for part in _descriptors(query).split(self._queries_at_a_time(support, query), dim=1):
             cosines = (part.flatten(1, 2) @ of_classes).unflatten(2, (way, -1)).unflatten(1, part.shape[1:3])
             cosines = cosines.transpose(2, 3)  # (e, q, way, r, most · r)
-            if absent is not None:
+            if not complete:
                 cosines = cosines.masked_fill(absent, -torch.inf)
             found.append(cosines.topk(count, dim=-1, sorted=False).values.sum(dim=(-2, -1)))
         scores: Tensor = self.scale(torch.cat(found, dim=1))

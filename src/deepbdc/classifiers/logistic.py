@@ -115,7 +115,7 @@ def _minimise(
         f"logistic regression stopped after {max_iterations} iterations before the tolerance {tolerance:g} was reached:"
         " use normalize=True, a smaller C or more max_iterations",
         RuntimeWarning,
-        stacklevel=7,
+        stacklevel=9,
     )
     return point[..., :-1], point[..., -1:]
 

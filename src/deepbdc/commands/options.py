@@ -19,7 +19,7 @@ DEVICES = Group("Devices", sort_key=5)
 
 
 def _recipes_and_paths(context: "CompletionContext") -> list[str]:
-    from deepbdc.training.recipe import list_recipes
+    from deepbdc.recipes import list_recipes
 
     return [*list_recipes(), *_paths(context)]
 

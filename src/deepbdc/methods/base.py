@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from deepbdc._registry import Registry
-from deepbdc.classifiers import Classifier
+from deepbdc.classifiers import Classifier, LinearRule
 from deepbdc.data.dataset import Dataset
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
@@ -72,6 +72,13 @@ class Method(nn.Module):
         with full_precision(support):
             scores: Tensor = self.classifier_for(shot)(at_least_float(support), support_labels, at_least_float(query))
             return scores
+
+    def rule(self, support: Tensor, support_labels: Tensor, way: int) -> LinearRule:
+        """What ``(e, s, features), (e, s)`` teach, fitted once for any queries; see `Classifier.rule`.
+
+        A `UserError` says why a method has no such rule.
+        """
+        return self.classifier_for(shots_of(support_labels)).rule(support, support_labels, way)
 
     def working_memory(self, support: tuple[int, ...], query: tuple[int, ...]) -> int:
         """Bytes that `classify` needs for one episode, besides its inputs and scores; see `Classifier`."""

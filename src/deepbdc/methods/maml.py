@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from deepbdc.backbones.base import Backbone
+from deepbdc.classifiers import LinearRule
 from deepbdc.classifiers.adapted_linear import AdaptedLinearClassifier
 from deepbdc.data.dataset import Dataset
 from deepbdc.embedding import Embedding
@@ -105,16 +106,23 @@ class MAML(EpisodicMethod):
             raise NotFinite("the network that was adapted to the task gives infinite scores: try a smaller rate")
         return stacked.reshape(*batch, query.shape[-4], way)
 
+    def rule(self, support: Tensor, support_labels: Tensor, way: int) -> LinearRule:
+        """There is none: the representations of the queries depend on the task, too."""
+        raise UserError("MAML adapts its whole network to each task")
+
     def _adapted_scores(self, images: Tensor, labels: Tensor, queries: Tensor, way: int) -> Tensor:
         """Adapt to one support set ``(s, 3, h, w)``, and score ``(q, 3, h, w)`` -> ``(q, way)``."""
         head, differentiable = self.classifier, torch.is_grad_enabled()
         weight, bias = head.start(way, images.new_empty(self.embedding.out_features))
-        network = dict(self.embedding.named_parameters())
+        network = {name: value for name, value in self.embedding.named_parameters() if value.requires_grad}
         adapted: Parameters = {**network, "head.weight": weight, "head.bias": bias}
         with torch.enable_grad():
             for _ in range(head.steps if self.training else head.test_steps):
-                if not differentiable:  # each step starts from plain numbers, so the memory does not grow
-                    adapted = {name: value.detach().requires_grad_() for name, value in adapted.items()}
+                # In evaluation each step starts from plain numbers, so that the memory does not grow with the steps.
+                adapted = {
+                    name: value if differentiable and value.requires_grad else value.detach().requires_grad_()
+                    for name, value in adapted.items()
+                }
                 loss = cross_entropy(self._scores(adapted, images), labels.long())
                 second_order = differentiable and not head.first_order
                 gradients = torch.autograd.grad(loss, list(adapted.values()), create_graph=second_order)

@@ -179,7 +179,8 @@ def objectives_of(method: str, title: str) -> Mapping[str, type["Objective"]]:
 
     if method not in methods.names():
         raise UserError(f"{title}: no method is called {method!r}{nearest(method, methods.names())}")
-    return methods.find(method).objectives
+    objectives: Mapping[str, type[Objective]] = methods.find(method).objectives
+    return objectives
 
 
 def _stages_of_all_methods() -> set[str]:

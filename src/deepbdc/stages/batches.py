@@ -69,8 +69,10 @@ class AugmentedImages:
         self.augmentation: Augmentation = augmentation
         self._single: Any = None
         if not isinstance(dataset, ArrayDataset):
-            fixed = augmentation == "none"
-            self._single = test_transform(preprocessing) if fixed else train_transform(preprocessing, augmentation)
+            if augmentation == "none":
+                self._single = test_transform(preprocessing)
+            else:
+                self._single = train_transform(preprocessing, augmentation)
 
     def load(self, indices: NDArray[np.int64], seed: int) -> Tensor:
         """Images ``(n, 3, size, size)``, with random changes drawn from ``seed``."""
