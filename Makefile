@@ -25,7 +25,7 @@ demo: .venv/installed
 
 test: .venv/installed-dev
 	@echo "Running the tests"
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --dist loadgroup
 
 lint: .venv/installed-dev
 	@echo "Checking style and types"

@@ -27,3 +27,18 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.training import tiny
 
     return tiny.write_data(tmp_path_factory.mktemp("tiny") / "tiny.npz")
+
+
+FIRST = ("training/test_processes", "training/test_resume", "app/test_browser", "test_own_images_page", "test_cli")
+"""The files that take longest: they start first, so that no core waits for the other at the end."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file together, so that its fixtures are made once, and let the longest files start first."""
+    places = {
+        item: next((place for place, name in enumerate(FIRST) if name in item.nodeid), len(FIRST)) for item in items
+    }
+    items.sort(key=lambda item: places[item])
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))

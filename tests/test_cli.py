@@ -431,7 +431,7 @@ def test_a_run_without_an_evaluation_can_be_evaluated_later(
 def test_train_prints_the_result(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained / "runs" / "protonet"
     again = ["train", str(trained / "protonet.yaml"), "--data", str(trained / "tiny.npz"), "--run", str(run)]
-    with pytest.raises(SystemExit, match=r"holds a run already: go on with it \(--resume\)"):
+    with pytest.raises(SystemExit, match=r"holds a run already: continue it \(--resume\)"):
         main(again)
     main([*again, "--resume"])  # it is finished: the result is printed again
     printed = capsys.readouterr().out

@@ -97,6 +97,8 @@ class Run:
 
     def recipe(self) -> Recipe:
         given = list(self.overrides)
+        if not self.method.endswith("deepbdc"):  # has no t
+            given = ["pretrain.t_lr=null", *given]
         if self.method in RATES:
             given = [*META, RATES[self.method], *given, *(["meta.t_lr=1e-3"] if self.method == "meta_deepbdc" else [])]
         if any(text.startswith("distill.") for text in given):  # each generation is trained as the first network was

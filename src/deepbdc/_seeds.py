@@ -1,10 +1,10 @@
-"""Random streams by name: what is drawn at a place of the training depends on the seed and that place alone."""
+"""Random seeds for positions in a training: what is drawn there depends on the recipe's seed and the position alone."""
 
 import hashlib
 
 
 def derive(seed: int, *place: str | int) -> int:
-    """A seed of 63 bits for one place, such as ``("pretrain", epoch, step)``. A resumed run needs no other memory.
+    """A 63-bit seed for one position, such as ``("pretrain", epoch, step)``. A resumed run needs no generator state.
 
     >>> derive(1, "pretrain", 3) == derive(1, "pretrain", 3) != derive(1, "pretrain", 4)
     True

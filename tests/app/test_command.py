@@ -70,7 +70,7 @@ def test_visitors_use_the_own_classifier_of_a_saved_run(tmp_path: Path) -> None:
     labels = ["disc", "disc", "stripes", "stripes"]
     fitted = FewShotClassifier(tmp_path / "run").fit(examples, labels)
     fitted.save(tmp_path / "saved.safetensors")
-    service = _service(Door("127.0.0.1", 7860), str(tmp_path / "saved.safetensors"))
+    service = _service(Door("127.0.0.1", 7860), tmp_path / "saved.safetensors")
     _, visitor = service.visitors.welcome()
     asked = [picture("disc", 3), picture("stripes", 3)]
     assert np.array_equal(visitor.classifier().predict_proba(asked), fitted.predict_proba(asked))

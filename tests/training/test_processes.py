@@ -137,7 +137,8 @@ def test_a_bad_image_of_one_process_stops_all(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_run_may_continue_with_another_number_of_processes_and_says_so(tiny_data: Path, tmp_path: Path) -> None:
-    recipe = one_step("meta_deepbdc")
+    meta = one_step("meta_deepbdc").as_dict()["meta"] | {"select": "last"}
+    recipe = tiny.recipe("meta_deepbdc", pretrain=None, meta=meta)
     folder = run(tmp_path / "run", tiny_data, recipe, 2)
     for name in ("result.json", "model.safetensors", "checkpoints/meta.safetensors"):
         (folder / name).unlink()  # as if it had been killed after its last checkpoint

@@ -1,4 +1,4 @@
-"""Inner products between the images of an episode: all that a linear classifier needs to know of its features.
+"""Inner products between the images of an episode: a linear classifier needs nothing else of its features.
 
 The weights of an L2-regularised linear classifier lie in the span of the support set, so that it can be trained in as
 many dimensions as there are support images, whatever the number of features.

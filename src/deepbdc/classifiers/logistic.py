@@ -33,7 +33,7 @@ class LogisticClassifier(LinearClassifier):
         """``(e, s, features), (e, s)`` -> logits."""
         products, factors = support_products(support, self.normalize)
         coefficients, intercept = self.fit_products(products, support_labels, way)
-        # The intercept is given at the mean of the support set; the products tell the logits without it there.
+        # `fit_products` gives the intercept at the mean of the support set: subtract the products with that mean.
         intercept = intercept - (products.mean(dim=1, keepdim=True) @ coefficients)
         return LinearRule(class_weights(support, factors, coefficients), intercept, self.normalize)
 
@@ -43,8 +43,8 @@ class LogisticClassifier(LinearClassifier):
         The weights of a class are the support images times its coefficients, which sum to 0. The intercepts are the
         logits at the mean of the support set.
         """
-        # scikit-learn has one weight vector w for two classes, the difference of our two: ½‖w‖² = ‖W‖², twice our
-        # penalty.
+        # For two classes scikit-learn has one weight vector w, the difference of our two: ½‖w‖² = ‖W‖², twice our
+        # penalty ½‖W‖².
         C = self.C / 2 if way == 2 else self.C
         with one_thread():
             return _fit(products, support_labels, way, C, self.tolerance, self.max_iterations)
@@ -70,10 +70,10 @@ def _fit(
     products: Tensor, labels: Tensor, way: int, C: float, tolerance: float, max_iterations: int
 ) -> tuple[Tensor, Tensor]:
     """Coefficients ``(e, s, way)`` and intercepts ``(e, 1, way)`` that minimise C Σ loss + ½‖W‖²."""
-    # A free intercept makes the weights indifferent to where the origin is. With the mean of the support set there,
-    # intercept and weights do not disturb each other.
+    # With a free intercept, the weights do not depend on the origin. With the origin at the mean of the support set,
+    # the solver can treat intercept and weights independently.
     values, vectors = torch.linalg.eigh(centred(products))  # (e, s), (e, s, s)
-    # Directions that no support image points to, but for rounding, take no part.
+    # Drop directions in which the support images differ by rounding errors only.
     values = torch.where(values > values[..., -1:] * values.shape[-1] * 1e-12, values, 0)
     roots = values.sqrt()
     inverse_roots = torch.where(values > 0, roots.reciprocal(), 0)
@@ -121,7 +121,7 @@ def _minimise(
 
 
 def _allowed_gradient(coordinates: Tensor, class_sums: Tensor, C: float) -> Tensor:
-    """The gradient ``(e, 1, r + 1)`` that moves logits by about 1, or by as much as they vary if that is less.
+    """The gradient ``(e, 1, r + 1)`` that changes logits by about 1, or by their own variation if that is smaller.
 
     A gradient g leaves the weights at most C‖g‖ from the solution, as the penalty alone curves the problem by 1/C. With
     a small C all logits are close to 0, and only their differences matter: C times the sums of the images of a class.

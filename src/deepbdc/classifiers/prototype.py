@@ -57,7 +57,7 @@ class PrototypeClassifier(Classifier):
         return scaled
 
     def rule(self, support: Tensor, support_labels: Tensor, way: int) -> LinearRule:
-        """``(e, s, features), (e, s)`` -> similarities; -‖q - p‖² = 2 (q - c)·(p - c) - ‖p - c‖², but for ‖q - c‖²."""
+        """``(e, s, features), (e, s)`` -> similarities; -‖q - p‖² without ‖q - c‖² is 2 (q - c)·(p - c) - ‖p - c‖²."""
         if self.pool is not None:
             return super().rule(support, support_labels, way)
         prototypes, factor = class_means(support, support_labels, way), self.scale.factor
@@ -109,12 +109,12 @@ def class_means(features: Tensor, labels: Tensor, way: int) -> Tensor:
 
 
 def similarities(query: Tensor, prototypes: Tensor, similarity: Similarity) -> Tensor:
-    """``(e, q, features), (e, way, features) -> (e, q, way)`` by one product, never by a (q, way, features) array."""
+    """``(e, q, features), (e, way, features) -> (e, q, way)`` by one product, without a (q, way, features) array."""
     if similarity == "inner_product":
         return query @ prototypes.transpose(-2, -1)
     if similarity == "cosine":
         products = query @ prototypes.transpose(-2, -1)
-        tiny = torch.finfo(query.dtype).tiny  # a representation of length 0 has cosine 0 with all
+        tiny = torch.finfo(query.dtype).tiny  # a zero representation has cosine 0 with every other
         return products / lengths(query).clamp(min=tiny)[..., None] / lengths(prototypes).clamp(min=tiny)[..., None, :]
     return -_squared_distances(query, prototypes)
 

@@ -66,7 +66,7 @@ class SoftmaxClassifier(LinearClassifier):
             images = batch.to(targets.device)
             logits = products[:, images] @ coefficients + intercept
             errors = (torch.softmax(logits, dim=-1) - targets[:, images]) / len(batch)
-            # The gradient of the weights is Σ error · image over the batch: of the coefficients, these errors.
+            # The gradient of the weights is Σ error · image over the batch, so that of the coefficients is the error.
             velocity = self.momentum * velocity + self.weight_decay * coefficients
             velocity[:, images] += errors
             intercept_velocity = (
@@ -105,7 +105,7 @@ def softmax(
 
 
 def training_batches(images: int, epochs: int, batch_size: int, seed: int) -> list[Tensor]:
-    """Positions in the support set of every training step, a new order in each epoch.
+    """The support images of every training step, by their positions; each epoch has a new order.
 
     All episodes take their images in the same order, so that a score does not depend on the episodes beside it.
     """

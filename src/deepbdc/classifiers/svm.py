@@ -1,4 +1,4 @@
-"""The linear support vector machine, through the inner products of the features."""
+"""The linear support vector machine, computed from the inner products of the features."""
 
 import numpy as np
 import torch
@@ -80,10 +80,10 @@ def _decisions(within: np.ndarray, labels: np.ndarray, across: np.ndarray, C: fl
 
 
 def _standardised(features: Tensor, count: int) -> Tensor:
-    """Features ``(n, f)`` relative to the mean and deviation of the first ``count`` images; constant ones stay."""
+    """Standardise ``(n, f)`` by the mean and deviation of the first ``count`` images; centre constant ones."""
     mean = features[:count].mean(dim=0)
     variance = (features[:count] - mean).square().mean(dim=0)
-    # A constant feature has the variance of its rounding errors: dividing by that would blow up noise.
+    # The variance of a constant feature consists of rounding errors; dividing by it would only amplify them.
     epsilon = torch.finfo(features.dtype).eps
     constant = variance <= count * epsilon * variance + (count * mean * epsilon).square()
     return (features - mean) / torch.where(constant, 1, variance.sqrt())

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -77,28 +77,29 @@ def train_recipe(
 
 def _print_recipes(console: "Console") -> None:
     """Print one line for each recipe: its name, backbone and stages."""
-    from deepbdc.recipes import list_recipes, load_recipe
+    from deepbdc.recipes import list_recipes, read_recipe
 
-    recipes = {name: load_recipe(name) for name in list_recipes()}
-    lines = [(name, _backbone(recipe), _stages(recipe)) for name, recipe in recipes.items()]
+    recipes = {name: read_recipe(name) for name in list_recipes()}
+    lines = [(name, _backbone(content), _stages(content)) for name, content in recipes.items()]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         text = "  ".join(part.ljust(width) for part, width in zip(line, widths, strict=True))
         console.print(text.rstrip(), markup=False, highlight=False, soft_wrap=True)
 
 
-def _backbone(recipe: "Recipe") -> str:
-    options = {key: value for key, value in recipe.backbone.items() if key in ("name", "width")}
+def _backbone(content: dict[str, Any]) -> str:
+    options = {key: value for key, value in content["backbone"].items() if key in ("name", "width")}
     return " × ".join(map(str, options.values()))
 
 
-def _stages(recipe: "Recipe") -> str:
-    """The stages and their epochs, like ``pretrain 14, distill 2 × 14``."""
+def _stages(content: dict[str, Any]) -> str:
+    """The stages and their epochs, such as ``pretrain 14, distill 2 × 14``."""
     parts = []
-    for name, settings in recipe.stages.items():
-        trainings = len(settings.instances(name))
-        parts.append(f"{name} {trainings} × {settings.epochs}" if trainings > 1 else f"{name} {settings.epochs}")
-    return ", ".join(parts) + " epochs" if parts else "none"
+    for name, section in content.items():
+        if isinstance(section, dict) and "epochs" in section:
+            times = f"{section['generations']} × " if section.get("generations", 1) > 1 else ""
+            parts.append(f"{name} {times}{section['epochs']}")
+    return ", ".join(parts) + " epochs"
 
 
 def _print_plan(console: "Console", recipe: "Recipe", options: "DeviceOptions", data: str | None) -> None:

@@ -78,7 +78,10 @@ class Method(nn.Module):
 
         A `UserError` says why a method has no such rule.
         """
-        return self.classifier_for(shots_of(support_labels)).rule(support, support_labels, way)
+        classifier = self.classifier_for(shots_of(support_labels))
+        if not isinstance(classifier, Classifier):
+            raise UserError(f"{type(classifier).__name__} has no linear rule")
+        return classifier.rule(support, support_labels, way)
 
     def working_memory(self, support: tuple[int, ...], query: tuple[int, ...]) -> int:
         """Bytes that `classify` needs for one episode, besides its inputs and scores; see `Classifier`."""

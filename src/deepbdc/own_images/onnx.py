@@ -1,6 +1,7 @@
 """Exports a fitted classifier as an ONNX model."""
 
 import json
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,8 @@ def write_onnx(
     size = embedding.preprocessing.input_size
     device = rule.weights.device
     model = OnnxModel(embedding, mean, rule, confidence, directions).to(device)
-    with evaluating(model):
+    with evaluating(model), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch warns about its own code
         program = torch.onnx.export(
             model,
             (torch.rand(2, 3, size, size, device=device),),

@@ -1,23 +1,8 @@
-"""Recipes: everything about an experiment in one small YAML file, checked before anything is trained."""
+"""Recipes: everything about an experiment in one small YAML file, checked before anything is trained.
 
-from deepbdc.recipes.recipe import (
-    Evaluation,
-    Recipe,
-    Stage,
-    Validation,
-    build_method,
-    list_recipes,
-    load_recipe,
-    recipe_from_dict,
-)
+``__init__.pyi`` lists the names; each is imported when it is first used, so that listing recipes does not import torch.
+"""
 
-__all__ = [
-    "Evaluation",
-    "Recipe",
-    "Stage",
-    "Validation",
-    "build_method",
-    "list_recipes",
-    "load_recipe",
-    "recipe_from_dict",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -41,7 +41,7 @@ def start(options: DeviceOptions, precision: str = "32-true", find_unused: bool 
         find_unused: Some parameters have no gradient in some stages, so processes must find out which.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about other packages, at import
+        warnings.simplefilter("ignore")  # other packages warn when they are imported
         from lightning_fabric import Fabric
         from lightning_fabric.strategies import DDPStrategy
 
@@ -52,10 +52,10 @@ def start(options: DeviceOptions, precision: str = "32-true", find_unused: bool 
         )
     accelerator = options.accelerator
     if accelerator == "auto" and not torch.cuda.is_available():
-        accelerator = "cpu"  # an Apple GPU must be asked for: its results are not those of the CPU
+        accelerator = "cpu"  # an Apple GPU is used only on request: its results differ from those of the CPU
     devices: Any = options.devices
     if devices == "auto" and accelerator == "cpu":
-        devices = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # as torchrun says
+        devices = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # set by torchrun
     elif devices == "auto" and accelerator != "mps":
         devices = max(1, torch.cuda.device_count())
     elif isinstance(devices, str) and devices.isdecimal():

@@ -31,6 +31,9 @@ class NullLog:
         self._before = resume_from or 0.0
         self._started = time.monotonic()
 
+    interactive = False
+    """Whether a person watches on a terminal."""
+
     @property
     def seconds(self) -> float:
         """Seconds since the beginning of the run, without the time of interruptions."""
@@ -82,6 +85,7 @@ class RunLog(NullLog):
         self._scalars = _Scalars(folder / "tensorboard", resumed)
         self._file = (folder / FILE_NAME).open("a" if resumed else "w", encoding="utf-8")
         self._screen = None if quiet else Terminal(console)
+        self.interactive = self._screen is not None and self._screen.interactive
 
     def step(self, record: StepRecord) -> None:
         """Write a line and the scalars of a step, and move the bar."""

@@ -328,8 +328,9 @@ def _evaluate(
     """Evaluate on the test classes. Every image is embedded once."""
     if dataset is None:
         return []
-    source = method.source(dataset, **source_options(context))
-    return [evaluate(method, dataset, episodes=episodes, bank=source) for episodes in drawn]
+    shown = context.log.interactive
+    source = method.source(dataset, **source_options(context), progress=shown)
+    return [evaluate(method, dataset, episodes=episodes, bank=source, progress=shown) for episodes in drawn]
 
 
 def _write_result(folder: Path, recipe: Recipe, result: TrainingResult) -> None:

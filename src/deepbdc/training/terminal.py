@@ -23,6 +23,11 @@ class Terminal:
         self._bar: Progress | None = None
         self._speeds: list[float] = []
 
+    @property
+    def interactive(self) -> bool:
+        """Whether this is a terminal, and not a file or a pipe."""
+        return self._console.is_terminal
+
     def step(self, record: StepRecord) -> None:
         """Move the bar."""
         self._speeds.append(record.images_per_second)

@@ -1,0 +1,9 @@
+from .files import list_recipes as list_recipes
+from .files import read_recipe as read_recipe
+from .recipe import Evaluation as Evaluation
+from .recipe import Recipe as Recipe
+from .recipe import Stage as Stage
+from .recipe import Validation as Validation
+from .recipe import build_method as build_method
+from .recipe import load_recipe as load_recipe
+from .recipe import recipe_from_dict as recipe_from_dict
