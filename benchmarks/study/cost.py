@@ -10,7 +10,7 @@ from torch import nn
 
 from deepbdc._files import write_text
 from deepbdc.recipes import Recipe, build_method
-from deepbdc.stages import Classification
+from deepbdc.stages import Classification, Inputs
 from measure import medians
 from study import frozen
 from study.scratch import PAIRS, Setting
@@ -64,7 +64,7 @@ def scratch_costs() -> dict[str, Any]:
 
 def _objective(recipe: Recipe) -> Classification:
     settings = recipe.stages["pretrain"]
-    objective = Classification(build_method(recipe), settings, classes=64, dropout=recipe.dropout)
+    objective = Classification(Inputs(build_method(recipe), settings, 64, recipe.dropout))
     objective.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return objective
 

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from deepbdc.backbones.base import Backbone
+from deepbdc.errors import UserError
 from deepbdc.pooling import Flatten, Pool
 from deepbdc.preprocessing import Preprocessing
 
@@ -41,6 +43,20 @@ class Embedding(nn.Module):
     def extra_repr(self) -> str:
         """The settings that ``print`` shows."""
         return f"preprocessing={self.preprocessing}"
+
+    @property
+    def depends_on_batch(self) -> bool:
+        """Whether the representation of an image depends on the other images that are embedded with it."""
+        norms = (module for module in self.modules() if isinstance(module, _BatchNorm))
+        return any(module.running_mean is None for module in norms)
+
+    def check_fixed(self) -> None:
+        """Raise if the representation of an image depends on the other images that are embedded with it."""
+        if self.depends_on_batch:
+            raise UserError(
+                "the batch norm of this network has no running statistics, so the representation of an image would "
+                "depend on the images beside it: only its own method, which adapts it to each task, can use it"
+            )
 
     @property
     def out_features(self) -> int:

@@ -160,7 +160,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             classifier = named_classifier(self.classifier or DEFAULT_CLASSIFIER, self.C)
             rule = fit_rule(classifier, support, targets, way)
-        confidence = learn_confidence(classifier, support.cpu(), targets.cpu(), way)
+        confidence = learn_confidence(classifier, support, targets, way)
         self.rule_, self.confidence_ = rule, confidence
         self.directions_ = class_directions(support, targets, way)
         self.embedding_, self.method_, self.mean_ = embedding, method, mean

@@ -97,12 +97,11 @@ class Pictures(Source):
     Args:
         dataset: The images.
         preprocessing: How they are prepared.
-        options: Those of `build_bank` have no meaning here, and are accepted.
     """
 
     kept = "pictures"
 
-    def __init__(self, dataset: Dataset, preprocessing: Preprocessing, **options: Any) -> None:
+    def __init__(self, dataset: Dataset, preprocessing: Preprocessing) -> None:
         self.dataset = dataset
         self.data_fingerprint = dataset.fingerprint
         self._whole = BatchTestTransform(preprocessing)
@@ -153,6 +152,7 @@ def build_bank(
         workers: Processes that read image files ahead.
         shard: This process's share, when several embed together; each then has the whole bank.
     """
+    embedding.check_fixed()
     weights = weights_fingerprint(embedding)
     budget = usable_memory() // 4 if budget is None else budget
     if shard is not None:  # the processes share the memory of one machine, or have machines of different sizes

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from deepbdc._files import write_bytes
@@ -24,7 +25,14 @@ def as_bytes(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bytes:
     """The content of the file that `save` writes."""
     from safetensors.torch import save as safetensors_bytes
 
-    whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    whole: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for name, value in tensors.items():
+        kept = value.detach().cpu().contiguous()
+        if kept.untyped_storage().data_ptr() in places:
+            kept = kept.clone()  # the format has no tensors that share memory
+        places.add(kept.untyped_storage().data_ptr())
+        whole[name] = kept
     content: bytes = safetensors_bytes(whole, {_KEY: json.dumps({"format": FORMAT, **header})})
     return content
 
@@ -58,19 +66,25 @@ class Memory(nn.Module):
     They are moved, saved and fingerprinted like buffers. A network that is loaded from a file takes whatever the file
     has of them.
 
-    >>> import torch
     >>> memory = Memory()
     >>> memory["mean"] = torch.zeros(3)
     >>> "mean" in memory, memory["mean"].shape
     (True, torch.Size([3]))
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("_place", torch.empty(0), persistent=False)  # is moved with the network, so it shows where
+
     def __setitem__(self, name: str, value: Tensor) -> None:
-        self.register_buffer(name, value.detach())
+        place = self._buffers["_place"]
+        assert place is not None
+        self.register_buffer(name, value.detach().to(place.device))
 
     def __getitem__(self, name: str) -> Tensor:
-        value = self._buffers[name]
-        assert value is not None
+        value = self._buffers.get(name)
+        if value is None:
+            raise UserError(f"this method remembers no {name!r} of its training classes: train it, or call remember")
         return value
 
     def __contains__(self, name: str) -> bool:
@@ -78,7 +92,8 @@ class Memory(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
         """Replace all tensors by those of the state."""
-        self._buffers.clear()
+        for name in [name for name in self._buffers if name != "_place"]:
+            del self._buffers[name]
         for name, value in state_dict.items():
             if name.startswith(prefix):
                 self[name.removeprefix(prefix)] = value.clone()

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from deepbdc.classifiers import create_classifier
 from deepbdc.classifiers.image_to_class import ImageToClassClassifier
 
 
@@ -65,9 +66,11 @@ def test_a_position_without_features_is_like_nothing() -> None:
     assert ImageToClassClassifier(1)(support, torch.tensor([0, 1]), query).tolist() == [[0.0, pytest.approx(4.0)]]
 
 
-def test_vectors_are_refused() -> None:
-    with pytest.raises(ValueError, match="d, h, w"):
+def test_vectors_are_refused_here_and_maps_elsewhere() -> None:
+    with pytest.raises(ValueError, match=r"takes feature maps \(d, h, w\), but .* are vectors"):
         ImageToClassClassifier()(torch.rand(2, 5), torch.tensor([0, 1]), torch.rand(1, 5))
+    with pytest.raises(ValueError, match=r"LogisticClassifier takes vectors \(features,\), but .* are feature maps"):
+        create_classifier("logistic")(torch.rand(2, 5, 3, 3), torch.tensor([0, 1]), torch.rand(1, 5, 3, 3))
 
 
 def test_its_working_memory_grows_with_the_maps() -> None:

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,11 @@ import deepbdc
 from deepbdc._fingerprint import weights_fingerprint
 from deepbdc.backbones import create_backbone
 from deepbdc.data.loading import load_dataset
+from deepbdc.data.transforms import BatchTestTransform
 from deepbdc.episodes import Episode, Episodes, Settings, sample_episodes
+from deepbdc.errors import UserError
 from deepbdc.evaluation import evaluate
-from deepbdc.methods.base import Method, methods
+from deepbdc.methods.base import Method, TrainingClasses, methods
 from deepbdc.preprocessing import Preprocessing
 from deepbdc.recipes import Recipe, list_recipes, recipe_from_dict
 from deepbdc.runs import load_run
@@ -56,10 +60,19 @@ def short(name: str, **changes: Any) -> Recipe:
     return recipe_from_dict(content | changes)
 
 
+@cache
+def training_classes() -> TrainingClasses:
+    with TemporaryDirectory() as folder:
+        return TrainingClasses(load_dataset(tiny.write_data(Path(folder) / "tiny.npz"), "train"))
+
+
+@torch.no_grad()
 def create(name: str, seed: int = 0, **options: Any) -> Method:
     torch.manual_seed(seed)
     backbone = create_backbone("conv4", width=0.125, removed_downsamplings=2)
-    return deepbdc.create_method(name, backbone, preprocessing=Preprocessing(SIZE, SIZE), **options).eval()
+    method = deepbdc.create_method(name, backbone, preprocessing=Preprocessing(SIZE, SIZE), **options).eval()
+    method.remember(training_classes())
+    return method
 
 
 def tasks(method: Method, shot: int = 2, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
@@ -205,6 +218,36 @@ def test_the_fingerprint_changes_with_every_option_and_weight(name: str) -> None
     other = create(name)
     other.embedding.preprocessing = Preprocessing(SIZE, SIZE + 1)
     assert weights_fingerprint(other) not in found
+
+
+def test_the_classifier_for_a_number_of_shots_has_no_parameters_of_its_own(name: str) -> None:
+    """They would be neither trained nor saved."""
+    method = create(name)
+    known = {id(value) for value in method.state_dict(keep_vars=True).values()}
+    for shot in (1, 5):
+        used = method.classifier_for(shot).state_dict(keep_vars=True)
+        assert {id(value) for value in used.values()} <= known
+
+
+@pytest.mark.parametrize("shot", [1, 3])
+def test_own_pictures_are_classified_by_the_method_or_refused_in_words(name: str, shot: int) -> None:
+    random = np.random.default_rng(0)
+    pictures = [random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8) for _ in range(3 * shot + 6)]
+    examples, labels, others = pictures[: 3 * shot], np.repeat(["a", "b", "c"], shot), pictures[3 * shot :]
+    method = create(name)
+    estimator, refusal = deepbdc.FewShotClassifier(backbone=method), ""
+    try:
+        estimator.fit(examples, labels)
+    except UserError as error:
+        refusal = str(error)
+    if refusal:
+        assert "cannot be used here" in refusal or "only its own method" in refusal
+        return
+    transform = BatchTestTransform(method.embedding.preprocessing)
+    with torch.no_grad():
+        support, query = (method.embed(transform(np.stack(part))) for part in (examples, others))
+        scores = method.classify(support, torch.arange(3).repeat_interleave(shot), query)
+    assert estimator.predict(others).tolist() == [["a", "b", "c"][int(place)] for place in scores.argmax(dim=1)]
 
 
 def test_its_docstring_names_the_paper_and_says_whether_it_is_transductive(name: str) -> None:

@@ -96,9 +96,30 @@ def test_a_rate_that_is_too_large_is_named(generator: torch.Generator) -> None:
         method.classify(images[:2], torch.tensor([0, 1]), images[2:])
 
 
+def test_which_weights_are_adapted_does_not_depend_on_what_is_trained(generator: torch.Generator) -> None:
+    method = create().eval()
+    images = torch.rand(6, 3, 12, 12, generator=generator)
+    with torch.no_grad():
+        scores = method.classify(images[:2], torch.tensor([0, 1]), images[2:])
+        method.embedding.requires_grad_(False)
+        assert torch.equal(method.classify(images[:2], torch.tensor([0, 1]), images[2:]), scores)
+
+
+def test_its_network_is_no_fixed_embedding() -> None:
+    """Without running statistics, the representation of an image depends on those beside it."""
+    from deepbdc.feature_bank import build_bank
+    from tests.test_evaluation import DATA
+
+    with pytest.raises(ValueError, match="depend on the images beside it"):
+        build_bank(create().embedding, DATA)
+    build_bank(create(batch_norm="running").embedding, DATA)
+
+
 def test_own_pictures_are_refused_in_words() -> None:
     from PIL import Image
 
     picture = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue")]
     with pytest.raises(ValueError, match=r"adapts its whole network.*classifier=\"logistic\""):
+        deepbdc.FewShotClassifier(backbone=create(batch_norm="running").eval()).fit(picture, ["red", "blue"])
+    with pytest.raises(ValueError, match="only its own method"):
         deepbdc.FewShotClassifier(backbone=create().eval()).fit(picture, ["red", "blue"])

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from deepbdc.data.loading import load_dataset
-from deepbdc.stages import Process
+from deepbdc.stages import Loss, Process
 from deepbdc.training.devices import DeviceOptions, start
-from deepbdc.training.loop import Trainer, scalar_parameters
+from deepbdc.training.loop import Trainer, scalar_parameters, to_channels_last
 from deepbdc.training.run import build_batches, build_objective
 from tests.training import tiny
 
@@ -71,6 +71,8 @@ def test_frozen_parameters_stay(tiny_data: Path) -> None:
     trainer.step(parts, 0, 0)
     moved = {name for name, value in trainer.objective.named_parameters() if not torch.equal(value, before[name])}
     assert moved == {"head.weight", "head.bias"}
+    norms = [module for module in trainer.objective.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert not any(module.running_mean.any() for module in norms)  # frozen as well
 
 
 def test_a_loss_that_is_not_finite_leaves_the_weights_alone(tiny_data: Path) -> None:
@@ -79,6 +81,28 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_alone(tiny_data: Path) -> 
     broken = [(parts[0][0] * float("nan"), parts[0][1])]
     assert trainer.step(broken, 0, 0).loss != trainer.step(broken, 0, 0).loss  # NaN
     assert all(torch.equal(value, before[name]) for name, value in trainer.objective.named_parameters())
+
+
+def test_channels_last_leaves_other_tensors_alone() -> None:
+    network = nn.Module()
+    for dimensions in (1, 3, 4, 5):
+        network.register_buffer(f"b{dimensions}", torch.zeros(*range(2, 2 + dimensions)))
+    to_channels_last(network)
+    assert network.b4.is_contiguous(memory_format=torch.channels_last)
+    assert network.b5.is_contiguous()
+
+
+def test_numbers_that_only_some_parts_have_are_no_error(tiny_data: Path) -> None:
+    trainer, parts = prepared(tiny_data, accumulate=2)
+    real, calls = trainer.network, []
+
+    def network(*given: Any) -> Loss:
+        calls.append(1)
+        value, numbers = real(*given)
+        return Loss(value, {**numbers, "rare": torch.tensor(4.0)} if len(calls) == 1 else numbers)
+
+    trainer.network = network
+    assert trainer.step(parts, 0, 0).numbers["rare"] == 2.0
 
 
 def test_single_numbers_are_named_by_their_last_part() -> None:

@@ -121,6 +121,27 @@ def test_a_diverged_meta_stage_ends_in_the_same_words(method: str, tiny_data: Pa
         assert all(value.isfinite().all() for value in weight_files.load(last)[0].values())
 
 
+@pytest.mark.parametrize("stage", ["pretrain", "meta"])
+def test_weights_that_break_in_the_last_step_of_an_epoch_end_in_the_same_words(
+    stage: str, tiny_data: Path, tmp_path: Path
+) -> None:
+    """The validation is then the first to notice."""
+    wild = {"pretrain": {"batch_size": 72}, "meta": {"episodes": 1, "way": 3, "query": 4}}[stage]
+    recipe = tiny.recipe("protonet", **{"pretrain": None, "meta": None, stage: {**wild, "epochs": 2, "lr": 1e30}})
+    with pytest.raises(TrainingError, match=rf"{stage}, the end of epoch 1: .*Try a smaller learning rate") as caught:
+        train(recipe, tmp_path / "run", data=tiny_data, quiet=True)
+    assert ".." not in str(caught.value)
+
+
+def test_a_gradient_that_is_not_finite_ends_in_words(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.nn.utils.clip_grad_norm_", lambda *_: torch.tensor(float("inf")))
+    recipe = tiny.recipe(distill=None, pretrain={"epochs": 1, "batch_size": 12, "clip_norm": 1.0})
+    with pytest.raises(TrainingError, match=r"epoch 1, step 1 of 6: the norm of the gradient is inf\. .*learning rate"):
+        train(recipe, tmp_path / "run", data=tiny_data, quiet=True)
+
+
 def test_a_run_has_one_user_at_a_time(tiny_data: Path, tmp_path: Path) -> None:
     recipe, folder = long_recipe("stl_deepbdc"), tmp_path / "run"
     process = start(folder, tiny_data, recipe)

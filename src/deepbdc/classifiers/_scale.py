@@ -5,16 +5,16 @@ from torch import Tensor, nn
 
 
 class Scale(nn.Module):
-    """Multiplies scores by a number, which may be learnt. ``initial=None`` leaves scores as they are.
+    """Multiplies scores by a number that is learnt. ``initial=None`` leaves scores as they are.
 
     Cosines lie in [-1, 1], so their softmax is nearly uniform: training with cross-entropy needs a factor of about 10.
     """
 
-    def __init__(self, initial: float | None, learnable: bool = True) -> None:
+    def __init__(self, initial: float | None) -> None:
         super().__init__()
         self.scale: nn.Parameter | None = None
         if initial is not None:
-            self.scale = nn.Parameter(torch.tensor(float(initial)), requires_grad=learnable)
+            self.scale = nn.Parameter(torch.tensor(float(initial)))
 
     def forward(self, scores: Tensor) -> Tensor:
         """Scaled scores, of the same shape."""

@@ -75,6 +75,7 @@ class Classifier(nn.Module):
             query: Representations ``(..., q, features)`` of the images to classify.
         """
         dimensions = 1 if self.takes == "vectors" else 3
+        self._check_representation(support, support_labels)
         _check_tensors(support, support_labels, query, dimensions)
         batch = support_labels.shape[:-1]
         labels = support_labels.reshape(-1, support_labels.shape[-1]).long()
@@ -94,6 +95,18 @@ class Classifier(nn.Module):
                 f"scores overflow: features go up to {largest:g}. Scale them down, or give them as float64."
             )
         return scores.reshape(*batch, scores.shape[-2], way)
+
+    def _check_representation(self, support: Tensor, support_labels: Tensor) -> None:
+        """Raise if maps are given to a classifier that takes vectors, or the other way round."""
+        if isinstance(support, Tensor) and isinstance(support_labels, Tensor):
+            images = support_labels.dim()
+            given = {1: "vectors", 3: "maps"}.get(support.dim() - images, self.takes)
+            if given != self.takes and support.shape[:images] == support_labels.shape:
+                forms = {"vectors": "vectors (features,)", "maps": "feature maps (d, h, w)"}
+                raise UserError(
+                    f"{type(self).__name__} takes {forms[self.takes]}, but the representations of this network are "
+                    f"{forms[given]}: choose another classifier, or another pooling layer"
+                )
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())

@@ -68,9 +68,11 @@ class Method(nn.Module):
 
         The computation runs in float32 (or float64, if the representations are), also under autocast.
         """
-        shot = shots_of(support_labels)
+        classifier = self.classifier_for(shots_of(support_labels))
+        if classifier is not self.classifier and isinstance(classifier, nn.Module):
+            classifier.train(self.training)
         with full_precision(support):
-            scores: Tensor = self.classifier_for(shot)(at_least_float(support), support_labels, at_least_float(query))
+            scores: Tensor = classifier(at_least_float(support), support_labels, at_least_float(query))
             return scores
 
     def rule(self, support: Tensor, support_labels: Tensor, way: int) -> LinearRule:
@@ -78,6 +80,8 @@ class Method(nn.Module):
 
         A `UserError` says why a method has no such rule.
         """
+        if type(self).classify is not Method.classify or type(self).embed is not Method.embed or self.transductive:
+            raise UserError(f"{type(self).__name__} scores a task in its own way, which is not a linear rule")
         classifier = self.classifier_for(shots_of(support_labels))
         if not isinstance(classifier, Classifier):
             raise UserError(f"{type(classifier).__name__} has no linear rule")
@@ -94,6 +98,8 @@ class Method(nn.Module):
             dataset: The images.
             options: As for `build_bank`.
         """
+        if type(self).embed is not Method.embed:
+            raise NotImplementedError(f"{type(self).__name__} overrides embed, so it must override source as well")
         return build_bank(self.embedding, dataset, **options)
 
     # ---- training
@@ -120,14 +126,16 @@ class Method(nn.Module):
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """All parameters by the name of their group, for which a recipe can give a rate, weight decay, or freeze it.
 
-        Layers name groups of their own in ``named_parameter_groups``; all other parameters are the group ``network``.
+        Layers name groups of their own in ``named_parameter_groups``, by the names of parameters or of submodules; all
+        other parameters are the group ``network``.
         """
         groups: dict[str, list[nn.Parameter]] = {"network": []}
         grouped: dict[int, str] = {}
         for module in self.modules():
             for group, names in getattr(module, "named_parameter_groups", {}).items():
-                own = dict(module.named_parameters())
-                grouped |= {id(own[name]): group for name in names if name in own}
+                for name, value in module.named_parameters():
+                    if name in names or name.startswith(tuple(f"{part}." for part in names)):
+                        grouped[id(value)] = group
         for value in self.parameters():
             groups.setdefault(grouped.get(id(value), "network"), []).append(value)
         return groups

@@ -114,7 +114,7 @@ class MAML(EpisodicMethod):
         """Adapt to one support set ``(s, 3, h, w)``, and score ``(q, 3, h, w)`` -> ``(q, way)``."""
         head, differentiable = self.classifier, torch.is_grad_enabled()
         weight, bias = head.start(way, images.new_empty(self.embedding.out_features))
-        network = {name: value for name, value in self.embedding.named_parameters() if value.requires_grad}
+        network = dict(self.embedding.named_parameters())
         adapted: Parameters = {**network, "head.weight": weight, "head.bias": bias}
         with torch.enable_grad():
             for _ in range(head.steps if self.training else head.test_steps):

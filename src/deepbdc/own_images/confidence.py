@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import log_softmax, one_hot
 
 from deepbdc.classifiers import Classifier, create_classifier
@@ -38,9 +38,12 @@ class Confidence:
     """A picture whose similarity to every class is below this number is none of these."""
 
 
+@torch.no_grad()
 def learn_confidence(classifier: Classifier, examples: Tensor, labels: Tensor, way: int) -> Confidence:
     """Learn scale and threshold from representations ``(s, features)`` with labels ``(s,)`` of ``way`` classes."""
-    examples = in_their_span(examples)
+    # Learnt weights belong to the features themselves; every other classifier needs inner products only.
+    learnt = any(True for _ in classifier.parameters()) if isinstance(classifier, nn.Module) else False
+    examples = examples.double() if learnt else in_their_span(examples)
     return Confidence(_scale(classifier, examples, labels, way), _threshold(examples, labels, way))
 
 

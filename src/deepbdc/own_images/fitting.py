@@ -7,7 +7,7 @@ from torch import Tensor
 from deepbdc.classifiers import create_classifier
 from deepbdc.classifiers.linear import LinearRule
 from deepbdc.errors import NotFinite, UserError
-from deepbdc.methods.base import Method
+from deepbdc.methods.base import Method, shots_of
 
 DEFAULT_CLASSIFIER = "logistic"
 
@@ -34,7 +34,7 @@ def fit_run_classifier(method: Method, support: Tensor, labels: Tensor, way: int
         labels: Their classes ``(s,)``, from 0 to ``way`` - 1.
         way: The number of classes.
     """
-    classifier = method.classifier_for(max(len(labels) // way, 1))
+    classifier = method.classifier_for(shots_of(labels))
     try:
         return classifier, method.rule(support.unsqueeze(0), labels.unsqueeze(0), way)
     except NotFinite:

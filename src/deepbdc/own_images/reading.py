@@ -56,6 +56,7 @@ def embed_batches(
             which may even be empty. Without ``on_bad`` the error is raised.
         thumbnails: Whether to make thumbnails. Without them, ``thumbnail`` is empty.
     """
+    embedding.check_fixed()
     network = map_fingerprint(embedding)
     transform = test_transform(embedding.preprocessing)
     smallest_side = embedding.preprocessing.resize

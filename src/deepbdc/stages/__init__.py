@@ -1,7 +1,7 @@
 """What a training stage is made of: its settings, the batches that it is given, and the objective that it minimises."""
 
 from deepbdc.stages.batches import AugmentedImages, Batches, EpisodeBatches, Process, ShuffledBatches, TrainingEpisode
-from deepbdc.stages.objectives import Classification, Distillation, EpisodeTraining, Loss, Objective
+from deepbdc.stages.objectives import Classification, Distillation, EpisodeTraining, Inputs, Loss, Objective
 from deepbdc.stages.settings import BatchSettings, DistillationSettings, EpisodeSettings, GroupSettings, StageSettings
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "EpisodeSettings",
     "EpisodeTraining",
     "GroupSettings",
+    "Inputs",
     "Loss",
     "Objective",
     "Process",

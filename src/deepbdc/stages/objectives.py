@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
@@ -14,11 +15,14 @@ from deepbdc.stages.batches import Batches, EpisodeBatches, ShuffledBatches, Tra
 from deepbdc.stages.settings import BatchSettings, DistillationSettings, EpisodeSettings, StageSettings
 
 if TYPE_CHECKING:
-    from deepbdc.methods.base import Method
+    from deepbdc.methods.base import Method, TrainingClasses
 
 
 class Loss(NamedTuple):
-    """The loss of one batch, with its gradient, and numbers about it that are logged (without gradients)."""
+    """The loss of one batch, with its gradient, and numbers about it that are logged.
+
+    All batches of a stage have numbers of the same names.
+    """
 
     value: Tensor
     numbers: Mapping[str, Tensor]
@@ -35,16 +39,24 @@ def percent_right(scores: Tensor, labels: Tensor) -> Tensor:
     return 100 * (scores.detach().argmax(dim=1) == labels).float().mean()
 
 
-class Objective(nn.Module):
-    """What one stage minimises. It holds the method, and whatever else is trained only in this stage.
+@dataclass(frozen=True)
+class Inputs:
+    """What an objective is made from."""
 
-    Args:
-        method: What is trained.
-        settings: Of the stage.
-        classes: Number of training classes.
-        dropout: Probability of dropout on the representation, before a head.
-        before: The objective of the stage before, with its final weights; None in the first stage.
-    """
+    method: "Method"
+    settings: StageSettings
+    classes: int
+    """Number of training classes."""
+    dropout: float = 0.0
+    """Probability of dropout on the representation, before a head."""
+    before: "Objective | None" = None
+    """The objective of the stage before, with its final weights; None in the first stage."""
+    base: "TrainingClasses | None" = None
+    """The training images, for objectives that need more than batches of them."""
+
+
+class Objective(nn.Module):
+    """What one stage minimises. It holds the method, and whatever else is trained only in this stage."""
 
     Settings: ClassVar[type[StageSettings]]
     """The settings that a recipe can give for a stage with this objective."""
@@ -55,18 +67,10 @@ class Objective(nn.Module):
     needs_stage_before: ClassVar[bool] = False
     """Whether it cannot be the first stage of a recipe."""
 
-    def __init__(
-        self,
-        method: "Method",
-        settings: StageSettings,
-        *,
-        classes: int,
-        dropout: float = 0.0,
-        before: "Objective | None" = None,
-    ) -> None:
+    def __init__(self, inputs: Inputs) -> None:
         super().__init__()
-        self.method = method
-        self.label_smoothing = settings.label_smoothing
+        self.method = inputs.method
+        self.label_smoothing = inputs.settings.label_smoothing
 
     @abstractmethod
     def forward(self, *batch: Tensor) -> Loss:
@@ -90,18 +94,10 @@ class Classification(Objective):
     Settings = BatchSettings
     Batches = ShuffledBatches
 
-    def __init__(
-        self,
-        method: "Method",
-        settings: StageSettings,
-        *,
-        classes: int,
-        dropout: float = 0.0,
-        before: Objective | None = None,
-    ) -> None:
-        super().__init__(method, settings, classes=classes, dropout=dropout, before=before)
-        self.dropout = nn.Dropout(dropout)
-        self.head = method.head(classes)
+    def __init__(self, inputs: Inputs) -> None:
+        super().__init__(inputs)
+        self.dropout = nn.Dropout(inputs.dropout)
+        self.head = inputs.method.head(inputs.classes)
 
     def logits(self, representations: Tensor) -> Tensor:
         """Scores of all training classes, ``(n, ...) -> (n, classes)``."""
@@ -121,16 +117,9 @@ class Distillation(Classification):
     starts_anew = True
     needs_stage_before = True
 
-    def __init__(
-        self,
-        method: "Method",
-        settings: StageSettings,
-        *,
-        classes: int,
-        dropout: float = 0.0,
-        before: Objective | None = None,
-    ) -> None:
-        super().__init__(method, settings, classes=classes, dropout=dropout, before=before)
+    def __init__(self, inputs: Inputs) -> None:
+        super().__init__(inputs)
+        settings, before = inputs.settings, inputs.before
         assert isinstance(settings, DistillationSettings)
         if not isinstance(before, Classification):
             raise UserError("distillation needs a stage before it that trains its first teacher with the same classes")
@@ -142,12 +131,19 @@ class Distillation(Classification):
     def forward(self, *batch: Tensor) -> Loss:
         """Images ``(n, 3, s, s)`` and labels ``(n,)``."""
         images, labels = batch
-        logits = self.logits(self.method.embedding(images))
+        asked: list[Tensor] = []
+
+        def head(representations: Tensor) -> Tensor:
+            asked.append(self.logits(representations))
+            return asked[-1]
+
+        by_labels, numbers = self.method.batch_loss(head, images, labels, label_smoothing=self.label_smoothing)
+        # A loss that mixes or rotates images asks the head about others than these.
+        logits = asked[0] if len(asked) == 1 else self.logits(self.method.embedding(images))
         (teacher,) = self._teacher
         with evaluating(teacher), torch.no_grad():
             answers = teacher.to(images.device).logits(teacher.method.embedding(images))
         weight = self.distillation_weight
-        by_labels, numbers = classification_loss(logits, labels, self.label_smoothing)
         by_teacher = distillation_loss(logits, answers, self.temperature)
         return Loss((1 - weight) * by_labels + weight * by_teacher, numbers)
 

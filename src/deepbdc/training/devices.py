@@ -1,6 +1,7 @@
 """Devices and processes, through Lightning Fabric: the same code runs on one core and on many machines."""
 
 import os
+import pickle
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from deepbdc.errors import UserError
 from deepbdc.feature_bank import Shard
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
+"""The last two mean the same here."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,8 @@ class DeviceOptions:
     strategy: str = "auto"
 
 
-def start(options: DeviceOptions, precision: str = "32-true", find_unused: bool = False) -> "Fabric":
-    """Start the processes; each of them returns from this call.
-
-    Args:
-        options: Which devices, and how many.
-        precision: As in a recipe.
-        find_unused: Some parameters have no gradient in some stages, so processes must find out which.
-    """
+def start(options: DeviceOptions, precision: str = "32-true") -> "Fabric":
+    """Start the processes; each of them returns from this call."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # other packages warn when they are imported
         from lightning_fabric import Fabric
@@ -62,8 +59,8 @@ def start(options: DeviceOptions, precision: str = "32-true", find_unused: bool 
         devices = int(devices)
     strategy: Any = "auto"
     if devices not in (1, "auto") or options.num_nodes > 1 or options.strategy != "auto":
-        unused = find_unused or options.strategy.endswith("true")
-        strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=unused)
+        # A method may have parameters without a gradient in some of its stages.
+        strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=True)
     if precision == "16-mixed" and accelerator == "cpu":
         raise UserError("precision 16-mixed needs a GPU: on the CPU choose bf16-mixed or 32-true")
     asked: dict[str, Any] = {"accelerator": accelerator, "devices": devices, "num_nodes": options.num_nodes}
@@ -79,7 +76,7 @@ def start(options: DeviceOptions, precision: str = "32-true", find_unused: bool 
 
 def _quieten() -> None:
     """Hide warnings that concern Fabric's own calls of torch."""
-    for text in (".*broadcast_buffers.*", ".*all_gather.*"):
+    for text in (".*broadcast_buffers.*", ".*all_gather.*", ".*find_unused_parameters=True was specified.*"):
         warnings.filterwarnings("ignore", message=text, category=FutureWarning)
         warnings.filterwarnings("ignore", message=text, category=UserWarning)
 
@@ -105,7 +102,8 @@ def average_buffers(fabric: "Fabric", network: nn.Module) -> None:
     """Average the running statistics of batch norm over all processes, so that they stay the same everywhere."""
     if fabric.world_size == 1:
         return
-    buffers = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    buffers = [buffer for norm in norms for buffer in norm.buffers() if buffer.is_floating_point()]
     if not buffers:
         return
     flat = torch.cat([buffer.reshape(-1).float() for buffer in buffers])
@@ -145,10 +143,19 @@ def in_all(fabric: "Fabric", work: Callable[[], T]) -> T:
     try:
         result = work()
     except Exception as error:
-        failure = error
+        failure = _transferable(error)
     failed = fabric.all_reduce(torch.tensor(float(failure is not None), device=fabric.device), reduce_op="sum")
     if float(failed) > 0:
         failures: list[Exception | None] = [None] * fabric.world_size
         torch.distributed.all_gather_object(failures, failure)
         raise next(error for error in failures if error is not None)
     return cast(T, result)
+
+
+def _transferable(error: Exception) -> Exception:
+    """The error, or its text if it cannot be sent to other processes."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -22,10 +22,11 @@ from deepbdc.episodes import sample_episodes
 from deepbdc.evaluation import evaluate
 from deepbdc.feature_bank import FeatureBank, Source
 from deepbdc.methods import Method
+from deepbdc.methods.base import TrainingClasses
 from deepbdc.recipes import Evaluation, Recipe, Validation, build_method
 from deepbdc.stages import Batches, Objective, Process, StageSettings
 from deepbdc.training.devices import DeviceOptions, start
-from deepbdc.training.loop import Trainer
+from deepbdc.training.loop import Trainer, remember
 from deepbdc.training.run import build_batches, build_objective
 
 if TYPE_CHECKING:
@@ -382,7 +383,9 @@ class _Scoring:
         self._episode: dict[tuple[int, int, int], float] = {}
         images = _Imagined(SplitSize(1, _IMAGES), self._side, pictures=_IMAGES)
         self._image = _seconds(lambda: self._source(images)) / _IMAGES
-        self.numbers_per_image = self._source(images).rows(np.arange(1)).numel()
+        kept = self._source(images)
+        self.numbers_per_image = kept.rows(np.arange(1)).numel() if isinstance(kept, FeatureBank) else 0
+        remember(method, TrainingClasses(images, device=fabric.device))
 
     def _source(self, images: Dataset) -> Source:
         return self.method.source(images, device=self._device)

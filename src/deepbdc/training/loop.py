@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from deepbdc import weight_files
+from deepbdc._modes import evaluating
 from deepbdc._seeds import derive
 from deepbdc.data.dataset import ArrayDataset, Dataset
 from deepbdc.episodes import Episodes
@@ -85,6 +86,13 @@ class StepResult:
     """Whether somebody asked one of the processes to stop."""
 
 
+def to_channels_last(network: nn.Module) -> None:
+    """Store the four-dimensional tensors of a network with their channels last."""
+    for value in [*network.parameters(), *network.buffers()]:
+        if value.dim() == 4:
+            value.data = value.data.contiguous(memory_format=torch.channels_last)
+
+
 class Trainer:
     """An objective and its optimiser on the devices, ready for steps.
 
@@ -98,7 +106,7 @@ class Trainer:
     def __init__(self, fabric: "Fabric", recipe: Recipe, stage: Stage, objective: Objective) -> None:
         self.fabric, self.recipe, self.stage = fabric, recipe, stage
         if recipe.channels_last:
-            objective.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            to_channels_last(objective)
         if recipe.sync_batchnorm and fabric.world_size > 1:
             objective = torch.nn.SyncBatchNorm.convert_sync_batchnorm(objective)
         self.objective = objective
@@ -106,16 +114,17 @@ class Trainer:
         self.network: Any
         self.optimiser: Any
         self.network, self.optimiser = fabric.setup(objective, optimiser)
-        self.network.train()
+        self.begin_epoch(0)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Put all layers into training mode, but batch norm into evaluation mode if the recipe freezes it by now."""
+        """Put all layers into training mode, but batch norm into evaluation mode where it is frozen."""
         self.network.train()
         first = self.stage.settings.freeze_batchnorm_from
-        if first is not None and epoch + 1 >= first:
-            for module in self.objective.modules():
-                if isinstance(module, _BatchNorm):
-                    module.eval()
+        all_frozen = first is not None and epoch + 1 >= first
+        for module in self.objective.modules():
+            if isinstance(module, _BatchNorm):
+                frozen = module.weight is not None and not module.weight.requires_grad  # its group is frozen
+                module.train(not (all_frozen or frozen))
 
     def step(self, parts: list[Batch], epoch: int, step: int, stop: bool = False) -> StepResult:
         """One step of the optimiser. A loss that is not finite leaves the weights as they are."""
@@ -134,11 +143,12 @@ class Trainer:
 
         losses = in_all(fabric, compute)
         fabric.backward(losses[-1].value / len(parts))
-        names = sorted(losses[0].numbers)
+        names = sorted({name for loss in losses for name in loss.numbers})
         sums = torch.zeros(2 + len(names), device=fabric.device)
         sums[0] = float(stop)
         for loss in losses:
-            for place, value in enumerate([loss.value.detach(), *(loss.numbers[name] for name in names)], start=1):
+            values = [loss.value.detach(), *(loss.numbers.get(name, sums.new_zeros(())) for name in names)]
+            for place, value in enumerate(values, start=1):
                 sums[place] += value / len(parts)
         if process.count > 1:
             sums = fabric.all_reduce(sums, reduce_op="mean")
@@ -152,10 +162,18 @@ class Trainer:
     def _clip(self) -> None:
         """Limit the gradient as the settings say."""
         settings = self.stage.settings
+        if settings.clip_value is None and settings.clip_norm is None:
+            return
+        precision = self.fabric.strategy.precision
+        precision.unscale_gradients(self.optimiser)
+        parameters = [value for group in self.optimiser.param_groups for value in group["params"]]
         if settings.clip_value is not None:
-            self.fabric.clip_gradients(self.network, self.optimiser, clip_val=settings.clip_value)
+            nn.utils.clip_grad_value_(parameters, settings.clip_value)
         if settings.clip_norm is not None:
-            self.fabric.clip_gradients(self.network, self.optimiser, max_norm=settings.clip_norm)
+            norm = nn.utils.clip_grad_norm_(parameters, settings.clip_norm)
+            scaled = getattr(precision, "scaler", None) is not None  # then a step that overflows is skipped
+            if not scaled and not bool(norm.isfinite()):
+                raise NotFinite(f"the norm of the gradient is {float(norm)}")
 
     def _loss(self, part: Batch, epoch: int, step: int, number: int) -> Loss:
         """The loss of one part of a step."""
@@ -184,45 +202,78 @@ def train_stage(
         _restore_precision(fabric, saved.progress.precision)
         progress = saved.progress
         _note_other_processes(context, progress)
-    saved_at = time.monotonic()
-    workers = 0 if isinstance(batches.images.dataset, ArrayDataset) else recipe.workers
+    clock = _Clock(context.checkpoint_every)
     for epoch in range(progress.epoch, settings.epochs):
-        trainer.begin_epoch(epoch)
-        throughput = Throughput(batches.images_per_step, progress.step)
-        loaded = batches.epoch(epoch, progress.step, workers)
-        for step in range(progress.step, batches.steps):
-            place = batches.describe(epoch, step)
-            parts = in_all(fabric, lambda loaded=loaded: next(loaded))  # type: ignore[misc]
-            factor = rate_factor(settings, epoch, step, batches.steps)
-            set_rates(trainer.optimiser, factor)
-            try:
-                result = trainer.step(parts, epoch, step, stop=context.stop_asked())
-            except NotFinite as error:
-                raise TrainingError(_not_finite(context, stage, place, str(error))) from error
-            if not math.isfinite(result.loss):
-                raise TrainingError(_not_finite(context, stage, place, f"the loss is {result.loss}"))
-            progress.add({"loss": result.loss, **result.numbers})
-            written = progress.step % LOG_EVERY == 0 or progress.step == batches.steps
-            speed = throughput.measure(progress.step, start_anew=written)
-            record = _step_record(stage, batches, progress, epoch, result, factor, speed)
-            (context.log.step if written else context.log.show)(record)
-            if progress.step < batches.steps:
-                if result.stop or time.monotonic() - saved_at > context.checkpoint_every:
-                    _save(context, stage, trainer, progress, place)
-                    saved_at = time.monotonic()
-                if result.stop:
-                    raise Interrupted
-        validated = _validate(context, stage, objective.method, epoch)
+        _train_epoch(context, trainer, batches, progress, epoch, clock)
+        place = f"the end of epoch {epoch + 1}"
+        with _divergence_in_words(context, stage, place):
+            validated = _validate(context, stage, objective.method, epoch)
         _finish_epoch(context, stage, objective, progress, batches.steps, validated)
-        _save(context, stage, trainer, progress, f"the end of epoch {epoch + 1}")
+        _save(context, trainer, progress, place)
         _remove_old_best(context, stage, progress)
-        saved_at = time.monotonic()
+        clock.restart()
         if any_process_stops(context):
             raise Interrupted
     if settings.select == "best" and progress.best_epoch is not None:
         path = context.best(stage, progress.best_epoch)
         weight_files.load_into(objective, from_first(fabric, lambda: weight_files.load(path)[0]), "", path)
     return progress
+
+
+def _train_epoch(
+    context: RunContext, trainer: Trainer, batches: Batches, progress: Progress, epoch: int, clock: "_Clock"
+) -> None:
+    """The steps of an epoch that are left, with a checkpoint from time to time."""
+    fabric, stage = context.fabric, trainer.stage
+    workers = 0 if isinstance(batches.images.dataset, ArrayDataset) else context.recipe.workers
+    trainer.begin_epoch(epoch)
+    throughput = Throughput(batches.images_per_step, progress.step)
+    loaded = batches.epoch(epoch, progress.step, workers)
+    for step in range(progress.step, batches.steps):
+        place = batches.describe(epoch, step)
+        parts = in_all(fabric, lambda: next(loaded))
+        factor = rate_factor(stage.settings, epoch, step, batches.steps)
+        set_rates(trainer.optimiser, factor)
+        with _divergence_in_words(context, stage, place):
+            result = trainer.step(parts, epoch, step, stop=context.stop_asked())
+            if not math.isfinite(result.loss):
+                raise NotFinite(f"the loss is {result.loss}")
+        progress.add({"loss": result.loss, **result.numbers})
+        written = progress.step % LOG_EVERY == 0 or progress.step == batches.steps
+        speed = throughput.measure(progress.step, start_anew=written)
+        record = _step_record(stage, batches, progress, epoch, result, factor, speed)
+        (context.log.step if written else context.log.show)(record)
+        if progress.step < batches.steps:
+            if result.stop or clock.is_due():
+                _save(context, trainer, progress, place)
+                clock.restart()
+            if result.stop:
+                raise Interrupted
+
+
+class _Clock:
+    """Says when the next checkpoint within an epoch is due."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin to count again."""
+        self._since = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() - self._since > self._seconds
+
+
+@contextmanager
+def _divergence_in_words(context: RunContext, stage: Stage, place: str) -> Iterator[None]:
+    """Numbers that are no longer finite end the training with the last good checkpoint and advice."""
+    try:
+        yield
+    except NotFinite as error:
+        raise TrainingError(_not_finite(context, stage, place, str(error))) from error
 
 
 def any_process_stops(context: RunContext) -> bool:
@@ -233,10 +284,16 @@ def any_process_stops(context: RunContext) -> bool:
     return bool(asked > 0)
 
 
-def source_options(context: RunContext) -> dict[str, Any]:
+def source_options(fabric: "Fabric", recipe: Recipe) -> dict[str, Any]:
     """How a method embeds a data set during the training."""
-    fabric = context.fabric
-    return {"device": fabric.device, "workers": context.recipe.workers, "shard": shard(fabric)}
+    return {"device": fabric.device, "workers": recipe.workers, "shard": shard(fabric)}
+
+
+@torch.no_grad()
+def remember(method: Method, base: TrainingClasses) -> None:
+    """Let a method keep what it needs of the training classes."""
+    with evaluating(method):
+        method.remember(base)
 
 
 def _validate(context: RunContext, stage: Stage, method: Method, epoch: int) -> EvaluationResult | None:
@@ -248,8 +305,8 @@ def _validate(context: RunContext, stage: Stage, method: Method, epoch: int) -> 
     validation, episodes = context.validation, context.episodes[context.recipe.validation_shot(stage)]
 
     def measure() -> EvaluationResult:
-        method.remember(context.training_classes)
-        return evaluate(method, validation, episodes=episodes, **source_options(context))
+        remember(method, context.training_classes)
+        return evaluate(method, validation, episodes=episodes, **source_options(context.fabric, context.recipe))
 
     return in_all(context.fabric, measure)
 
@@ -296,7 +353,7 @@ def scalar_parameters(network: nn.Module) -> dict[str, float]:
     }
 
 
-def _save(context: RunContext, stage: Stage, trainer: Trainer, progress: Progress, place: str) -> None:
+def _save(context: RunContext, trainer: Trainer, progress: Progress, place: str) -> None:
     """Write the checkpoint to resume from. The first process writes it, as all have the same weights."""
 
     def write() -> None:
@@ -309,7 +366,7 @@ def _save(context: RunContext, stage: Stage, trainer: Trainer, progress: Progres
             optimiser = trainer.optimiser.optimizer
             checkpoint.save_progress(context.last, trainer.objective, optimiser, progress, context.header)
         except FloatingPointError as error:
-            raise TrainingError(_not_finite(context, stage, place, str(error))) from error
+            raise TrainingError(_not_finite(context, trainer.stage, place, str(error))) from error
 
     in_all(context.fabric, write)
 
@@ -326,7 +383,7 @@ def _remove_old_best(context: RunContext, stage: Stage, progress: Progress) -> N
 def _not_finite(context: RunContext, stage: Stage, place: str, what: str) -> str:
     kept = f"The last good checkpoint is {context.last}" if context.last.is_file() else "No checkpoint was written yet"
     return (
-        f"{stage.name}, {place}: {what}. {kept}. Try a smaller learning rate ({stage.section}.lr, now "
+        f"{stage.name}, {place}: {what.rstrip('.')}. {kept}. Try a smaller learning rate ({stage.section}.lr, now "
         f"{stage.settings.lr}), a warm-up, or full precision, in a new folder (--run)."
     )
 

@@ -28,7 +28,7 @@ from deepbdc.methods.base import TrainingClasses
 from deepbdc.recipes import Recipe, Stage, build_method, load_recipe
 from deepbdc.recipes.recipe import objectives_of
 from deepbdc.runs import CURVE, MODEL, RECIPE, RESULT, is_finished
-from deepbdc.stages import AugmentedImages, Batches, Objective, Process
+from deepbdc.stages import AugmentedImages, Batches, Inputs, Objective, Process
 from deepbdc.training import checkpoint
 from deepbdc.training.checkpoint import Saved
 from deepbdc.training.curve import draw_curve
@@ -40,6 +40,7 @@ from deepbdc.training.loop import (
     RunContext,
     TrainingError,
     any_process_stops,
+    remember,
     source_options,
     train_stage,
 )
@@ -100,9 +101,7 @@ def train(
         raise UserError(f"the recipe has no stage: give it one of {known}")
     template = build_method(recipe)  # finds mistakes in the recipe before anything is started
     _check_folder(folder, recipe, resume)
-    # The parameters of a classifier have no gradient in stages without episodes.
-    others = any(not name.startswith("embedding.") for name, _ in template.named_parameters())
-    fabric = start(devices or DeviceOptions(), recipe.precision, find_unused=others)
+    fabric = start(devices or DeviceOptions(), recipe.precision)
     keep_freed_memory()
     if from_first(fabric, lambda: is_finished(folder)):
         return from_first(fabric, lambda: _read_result(folder))
@@ -120,14 +119,13 @@ def train(
                 folder=folder,
                 fabric=fabric,
                 log=log,
-                training_classes=TrainingClasses(splits.train),
+                training_classes=TrainingClasses(splits.train, **source_options(fabric, recipe)),
                 validation=splits.val,
                 episodes=validation_episodes,
                 header=header,
                 stop_asked=stop.is_set,
                 checkpoint_every=checkpoint_every,
             )
-            context.training_classes = TrainingClasses(splits.train, **source_options(context))
             objective: Objective | None = None
             for stage in stages:
                 objective = _run_stage(context, stage, batches[stage.name], objective, saved)
@@ -137,13 +135,18 @@ def train(
             return _finish(context, stages[-1], objective, splits.test, test_episodes)
 
 
-def build_objective(recipe: Recipe, stage: Stage, classes: int, before: Objective | None = None) -> Objective:
+def build_objective(
+    recipe: Recipe,
+    stage: Stage,
+    classes: int,
+    before: Objective | None = None,
+    base: TrainingClasses | None = None,
+) -> Objective:
     """The objective of a stage, with the initial weights that the seed determines."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(recipe.seed, stage.name, "weights"))
         kind = objectives_of(recipe.method, "the recipe")[stage.section]
-        options: dict[str, Any] = {"classes": classes, "dropout": recipe.dropout, "before": before}
-        return kind(build_method(recipe), stage.settings, **options)
+        return kind(Inputs(build_method(recipe), stage.settings, classes, recipe.dropout, before, base))
 
 
 def build_batches(recipe: Recipe, stage: Stage, dataset: Dataset, method: Method, process: Process) -> Batches:
@@ -158,7 +161,8 @@ def _run_stage(
     context: RunContext, stage: Stage, batches: Batches, before: Objective | None, saved: Saved | None
 ) -> Objective:
     """Train one stage, or load its result if it is complete. ``before`` is the stage before."""
-    objective = build_objective(context.recipe, stage, len(context.header["class_names"]), before)
+    classes = len(context.header["class_names"])
+    objective = build_objective(context.recipe, stage, classes, before, context.training_classes)
     path = context.checkpoints / f"{stage.name}.safetensors"
     if from_first(context.fabric, path.is_file):
         weight_files.load_into(objective, from_first(context.fabric, lambda: weight_files.load(path)[0]), "", path)
@@ -170,7 +174,7 @@ def _run_stage(
     best = stage.settings.select == "best" and progress.best_epoch is not None
     selected = progress.best_epoch if best else stage.settings.epochs
     assert selected is not None
-    in_all(context.fabric, lambda: objective.method.remember(context.training_classes))
+    in_all(context.fabric, lambda: remember(objective.method, context.training_classes))
     if context.fabric.is_global_zero:
         context.log.stage(stage.name, selected)
         checkpoint.save_weights(path, objective, {**context.header, "stage": stage.name, "epoch": selected})
@@ -296,9 +300,11 @@ def _load_data(recipe: Recipe, data: str | Path | None, stages: list[Stage]) -> 
     name, root = find_data(recipe.data, data)
     there = load_splits(name, root)
     found = _Data(there["train"], there.get("val"), None if recipe.evaluation is None else there.get("test"))
-    if found.val is None and any(stage.settings.select == "best" for stage in stages):
+    choosing = [stage.section for stage in stages if stage.settings.select == "best"]
+    if found.val is None and choosing:
+        values = " ".join(f"{section}.select=last" for section in dict.fromkeys(choosing))
         raise UserError(
-            f"{name} has no validation classes to choose the best epoch by: add a folder val, or select=last"
+            f"{name} has no validation classes to choose the best epoch by: add a folder val, or give {values}"
         )
     return found
 
@@ -329,7 +335,7 @@ def _evaluate(
     if dataset is None:
         return []
     shown = context.log.interactive
-    source = method.source(dataset, **source_options(context), progress=shown)
+    source = method.source(dataset, **source_options(context.fabric, context.recipe), progress=shown)
     return [evaluate(method, dataset, episodes=episodes, bank=source, progress=shown) for episodes in drawn]
 
 
