@@ -100,7 +100,7 @@ def test_runs_share_what_they_have_in_common() -> None:
     for run in (baseline, bdc, second):
         parent = run.parent
         assert parent is not None
-        assert run.recipe().pretrain == parent.recipe().pretrain
+        assert run.recipe().stages["pretrain"] == parent.recipe().stages["pretrain"]
         assert run.recipe().seed == parent.recipe().seed
         assert run.recipe().evaluation is None  # the test classes are left alone
 

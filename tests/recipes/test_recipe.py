@@ -118,7 +118,7 @@ def test_method_and_backbone_of_every_recipe(name: str) -> None:
     else:
         assert recipe.backbone == {"name": "resnet18" if recipe.data == "cub" else "resnet12"}
         assert recipe.size is None
-        assert backbone.input_size == (224 if recipe.data == "cub" else 84)
+        assert backbone.preprocessing.input_size == (224 if recipe.data == "cub" else 84)
     options = {key: value for key, value in recipe.options.items() if key != "reduce_to"}  # large, and not needed
     method = create_method(recipe.method, backbone, **options)
     assert set(recipe.stages) <= set(method.objectives)

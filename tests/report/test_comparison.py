@@ -28,7 +28,7 @@ from deepbdc.report.comparison import (
     save,
     table,
 )
-from deepbdc.training.run import Run
+from deepbdc.runs import Run
 
 SETTINGS: dict[str, Any] = {"shots": (1, 5), "episodes": 60, "query": 4}
 
