@@ -238,7 +238,7 @@ def _cell(title: str) -> str:
 def scratch_table(rows: Sequence[Row]) -> str:
     """Markdown."""
     heads = ["", "", "dropout", "baseline 1 / 5 shots", "BDC 1 / 5 shots", "difference, 1 shot", "difference, 5 shots"]
-    lines = [[*heads, "bytes; embedding; training", "minutes", "command"]]
+    lines = [[*heads, "bytes; embedding time; training time", "minutes", "command"]]
     for before, row in zip([None, *rows], rows, strict=False):
         one, five = (row.differences[shot] for shot in SHOTS)
         group = "" if before is not None and before.group == row.group else row.group
