@@ -1,4 +1,4 @@
-"""The arithmetic of benchmarks/bdc_study.py: the same accuracies as `deepbdc.evaluate`."""
+"""benchmarks/bdc_study.py computes the same accuracies as `deepbdc.evaluate`."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ from study import frozen, products, report, scratch, sharing
 
 @pytest.fixture(scope="module")
 def pictures() -> ArrayDataset:
-    """Noise with a weak pattern for each class."""
+    """Images of noise, with a weak pattern for each class."""
     generator = np.random.default_rng(0)
     labels = np.repeat(np.arange(8), 12)
     patterns = generator.integers(0, 256, (8, 6, 6, 3))
@@ -70,7 +70,7 @@ def test_normalised_products_are_cosines() -> None:
     torch.testing.assert_close(products.normalised(vectors @ vectors.T), expected, atol=1e-5, rtol=0)
 
 
-def test_second_moment_is_that_of_the_formula() -> None:
+def test_second_moment_agrees_with_the_formula() -> None:
     maps = torch.randn(2, 3, 2, 2)
     for image, row in zip(maps, frozen.second_moment(maps), strict=True):
         x = image.reshape(3, 4)
@@ -82,14 +82,14 @@ def test_second_moment_is_that_of_the_formula() -> None:
         np.testing.assert_allclose(row.numpy(), expected, rtol=1e-5)
 
 
-def test_the_weights_make_the_weighted_vector() -> None:
+def test_triangle_weights_give_the_weighted_bdc_vector() -> None:
     maps = torch.randn(2, 5, 3, 3)
     weighted: Tensor = BDCPool(5, output="weighted")(maps)
     torch.testing.assert_close(BDCPool(5)(maps) * scratch.triangle_weights(5), weighted)
 
 
-def test_runs_share_what_they_have_in_common() -> None:
-    """A run of episodes goes on from the transfer run of the same settings; a second generation from the first."""
+def test_runs_share_their_common_stages() -> None:
+    """A run with episodes starts from the transfer run with the same settings, a second generation from the first."""
     baseline, bdc = scratch.Setting("x", "y", "z", both=("pretrain.lr=0.1",), bdc=("dropout=0.5",), pair="meta").runs()
     assert baseline.parent == scratch.Run("good_embed", ("pretrain.lr=0.1",))
     assert bdc.parent == scratch.Run("stl_deepbdc", ("dropout=0.5", "pretrain.lr=0.1"))
@@ -102,7 +102,7 @@ def test_runs_share_what_they_have_in_common() -> None:
         assert parent is not None
         assert run.recipe().stages["pretrain"] == parent.recipe().stages["pretrain"]
         assert run.recipe().seed == parent.recipe().seed
-        assert run.recipe().evaluation is None  # the test classes are left alone
+        assert run.recipe().evaluation is None  # the test classes are not used
 
 
 def test_the_best_strength_is_chosen_on_the_validation_classes() -> None:
@@ -116,7 +116,7 @@ def test_the_best_strength_is_chosen_on_the_validation_classes() -> None:
 
 
 def write_cifar_fs(folder: Path) -> Path:
-    """Files in the format of the real ones, with few pictures."""
+    """Write files in the format of CIFAR-FS, with few images."""
     generator = np.random.default_rng(0)
     for name, splits in (("train", {"train": 64}), ("valtest", {"val": 16, "test": 20})):
         count = sum(splits.values())
@@ -141,11 +141,11 @@ def test_a_setting_from_training_to_its_row(tmp_path: Path, monkeypatch: pytest.
     for run in setting.runs():
         assert run.parent is not None
         scratch.train_and_score(run, work, results / "runs", data)
-        assert scratch.finished(run.parent, results / "runs")  # it was trained on the way
+        assert scratch.finished(run.parent, results / "runs")  # the parent was trained, too
         log = (work / run.name / "log.jsonl").read_text()
         assert '"stage": "meta"' in log
-        assert '"stage": "pretrain"' not in log  # taken over
-    shutil.rmtree(work)  # as in a new clone, where the results are, but not the networks
+        assert '"stage": "pretrain"' not in log  # copied from the parent
+    shutil.rmtree(work)  # as in a new clone, which has the results but not the networks
     again = scratch.trained(run, work, data)
     assert '"stage": "pretrain"' not in (again / "log.jsonl").read_text()
     row = report.scratch_row(setting, results, "val")
@@ -160,10 +160,10 @@ def test_a_setting_from_training_to_its_row(tmp_path: Path, monkeypatch: pytest.
     assert not sharing.is_taken(setting.runs()[0].name, work)
 
 
-def test_a_frozen_unit_from_pictures_to_its_tables(
+def test_a_frozen_unit_from_images_to_its_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its accuracies are those of the backbone of `FewShotClassifier` with `deepbdc.evaluate`."""
+    """The accuracies equal those of `deepbdc.evaluate` with the backbone of `FewShotClassifier`."""
     few = {"IMAGES": {"test": 160, "val": 128, "mean": 16}, "WAYS": {5: 10, 20: 2}, "SHOTS": (1, 5), "WHOLE": (96,)}
     for name, value in (few | {"QUERIES": 3, "VALIDATION_EPISODES": 4}).items():
         monkeypatch.setattr(frozen, name, value)
@@ -173,7 +173,7 @@ def test_a_frozen_unit_from_pictures_to_its_tables(
     monkeypatch.setattr(sys, "argv", ["bdc_study.py", *words])
     bdc_study.main()
     printed = capsys.readouterr().out
-    assert frozen.finished(unit.validation, results / "frozen")  # it chooses C
+    assert frozen.finished(unit.validation, results / "frozen")  # C was chosen on it
     measured = report.Frozen(results)
     backbone = create_backbone("efficientnet_lite0")
     small = replace(backbone.preprocessing, input_size=96, resize=96)
@@ -191,14 +191,14 @@ def test_a_frozen_unit_from_pictures_to_its_tables(
         assert str(found) in printed
 
 
-def test_hours_are_those_of_all_cores(tmp_path: Path) -> None:
+def test_training_hours_count_all_cores(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     for name, seconds, threads in (("a", 3600, 1), ("b", 7200, 2)):
         (tmp_path / "runs" / f"{name}.json").write_text(json.dumps({"seconds": seconds, "threads": threads}))
     assert report.training_hours(tmp_path) == pytest.approx(2.5)
 
 
-def test_minutes_of_a_row_are_those_of_its_runs_and_their_parents_once(tmp_path: Path) -> None:
+def test_minutes_of_a_row_count_its_runs_and_each_parent_once(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     spent = {"good_embed": 600, "good_embed,distill.generations=1": 60, "stl_deepbdc": 6000, "protonet": 30}
     for name, seconds in spent.items():
@@ -225,5 +225,5 @@ def test_a_page_is_filled_between_its_marks(tmp_path: Path) -> None:
     for content in ("new", "newer"):
         report.fill(page, {"a": content})
         assert page.read_text() == f"before\n<!-- generated: a -->\n{content}\n<!-- end: a -->\nafter\n"
-    with pytest.raises(ValueError, match="must have the marks of 'b' once"):
+    with pytest.raises(ValueError, match="start and end marks of 'b' exactly once"):
         report.fill(page, {"b": "c"})

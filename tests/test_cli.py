@@ -452,7 +452,7 @@ def test_dry_run(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_evaluate_a_run(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained / "runs" / "protonet"
     main(["evaluate", str(run)])
-    assert "its own" in capsys.readouterr().out
+    assert "the run's own" in capsys.readouterr().out
     assert accuracies(run / "evaluation-tiny-test.json") == accuracies(run / "result.json")
     model = str(run / "model.safetensors")
     main(["evaluate", model, "--classifier", "svm", "--shot", "2", "--split", "val", "--episodes", "9"])

@@ -1,4 +1,4 @@
-"""What an image costs: milliseconds and bytes, both sides of each comparison timed in turns."""
+"""Time and memory per image, in milliseconds and bytes. Both sides of a comparison are timed in turns."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ REPEATS = 40
 
 
 def measure(results: Path) -> None:
-    """Time everything, and keep it."""
+    """Measure everything, and write it to cost.json."""
     content = {
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -32,14 +32,14 @@ def measure(results: Path) -> None:
 
 
 def signature(setting: Setting) -> str:
-    """What the cost of a setting depends on: the two networks."""
+    """The properties of the two networks of a setting that determine its cost."""
     recipes = [run.recipe() for run in setting.runs()]
     backbone = ", ".join(f"{key}={value}" for key, value in sorted(recipes[0].backbone.items()))
     return f"{backbone}, d={recipes[1].options.get('reduce_to', 'channels')}"
 
 
 def scratch_costs() -> dict[str, Any]:
-    """For each pair of networks: bytes of a representation, and milliseconds an image, embedded and trained on."""
+    """For each pair of networks: bytes per representation, and milliseconds per image for embedding and training."""
     found: dict[str, Any] = {}
     for setting in SETTINGS:
         key = signature(setting)
@@ -94,7 +94,7 @@ def _step(objective: Classification) -> Callable[[], object]:
 
 
 def frozen_costs() -> dict[str, Any]:
-    """For each size of the input: milliseconds of the network; of each pooling of each map; and bytes."""
+    """For each input size: milliseconds of the network and of each pooling of each map, and bytes."""
     found: dict[str, Any] = {}
     for size in frozen.SIZES:
         backbone = frozen.LastMaps(size).eval()

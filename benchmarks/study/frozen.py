@@ -1,4 +1,4 @@
-"""On a frozen backbone: representations of the maps of EfficientNet-Lite0, compared without any training."""
+"""Compare representations made from the feature maps of a frozen EfficientNet-Lite0, without any training."""
 
 import json
 import math
@@ -26,21 +26,21 @@ from study.products import Score, logistic, normalised, products_of, prototype, 
 from study.sharing import alone
 
 DATASETS = ("cifar_fs", "omniglot")
-SIZES = (224, 160, 96)  # the first is that of `FewShotClassifier`
-WHOLE = (224, 160)  # with both maps together, 20 classes and, on the last map, the SVM
-STAGES = {"last": (320, 32), "before": (112, 16)}  # channels, and pixels of the image to one of the map
-MAPS = (*STAGES, "both")  # both: the representations of the two maps side by side, each of length 1
+SIZES = (224, 160, 96)  # the first is the one that `FewShotClassifier` uses
+WHOLE = (224, 160)  # sizes at which both maps together, 20 classes and, on the last map, the SVM are measured
+STAGES = {"last": (320, 32), "before": (112, 16)}  # channels, and pixels of the image per position of the map
+MAPS = (*STAGES, "both")  # both: the representations of the two maps side by side, each scaled to length 1
 REPRESENTATIONS = ("average", "average - mean", "second moment", "bdc", "bdc - mean", "average + bdc")
 SHOTS = (1, 2, 5, 10)
-WAYS = {5: 1000, 20: 100}  # episodes of each
+WAYS = {5: 1000, 20: 100}  # number of classes: number of episodes
 VALIDATION_EPISODES = 300
-STRENGTHS = {"logistic": (1.0, 10.0, 100.0), "svm": (1.0, 10.0)}  # of C, chosen on the validation classes
+STRENGTHS = {"logistic": (1.0, 10.0, 100.0), "svm": (1.0, 10.0)}  # values of C, chosen on the validation classes
 IMAGES = {"test": 4000, "val": 2000, "mean": 500}
 QUERIES = 10
 
 
 class LastMaps(Backbone):
-    """The last two maps of the network, in a row."""
+    """The last two maps of the network, flattened and concatenated."""
 
     def __init__(self, size: int) -> None:
         self.sides = {name: math.ceil(size / pixels) for name, (_, pixels) in STAGES.items()}
@@ -63,7 +63,7 @@ class LastMaps(Backbone):
 
 @dataclass(frozen=True)
 class Unit:
-    """What is computed in one go, and has one file: a split of a data set, at one size, of one map or of both."""
+    """What is computed together and has one result file: one split of a data set at one size, on one map or both."""
 
     dataset: str
     split: str
@@ -76,12 +76,12 @@ class Unit:
 
     @property
     def validation(self) -> "Unit":
-        """Where C is chosen."""
+        """The unit on which C is chosen."""
         return replace(self, split="val")
 
 
 def units() -> Iterator[Unit]:
-    """Validation classes come before test classes: they choose C."""
+    """All units. Validation classes come before test classes, because C is chosen on them."""
     for size in SIZES:
         for dataset in DATASETS:
             for split in ("val", "test"):
@@ -94,7 +94,7 @@ def average(maps: Tensor) -> Tensor:
 
 
 def second_moment(maps: Tensor) -> Tensor:
-    """XXᵀ / positions, its upper triangle, and the signed square root of each number."""
+    """The signed square roots of the upper triangle of XXᵀ / positions."""
     x = maps.flatten(2)
     moments = x @ x.transpose(1, 2) / x.shape[2]
     rows, columns = torch.triu_indices(x.shape[1], x.shape[1])
@@ -112,16 +112,16 @@ POOLS: dict[str, Callable[[Tensor], Tensor]] = {"average": average, "second mome
 
 
 def run_unit(unit: Unit, work: Path, results: Path, data: Path) -> None:
-    """Do what is left of a unit."""
+    """Compute a unit, and the validation unit on which its C is chosen, unless their results exist."""
     if unit.split == "test":
-        run_unit(unit.validation, work, results, data)  # chooses C
+        run_unit(unit.validation, work, results, data)  # C is chosen on it
     with alone(unit.name, work):
         if not finished(unit, results):
             save_scores(unit, results, data)
 
 
 def save_scores(unit: Unit, results: Path, data: Path) -> None:
-    """Embed, compare, and keep right answers of each episode."""
+    """Embed the images, classify all episodes, and store the number of correct answers of each."""
     print(f"embedding {unit.name}", flush=True)
     backbone, images, rows, others = embedded(unit.dataset, unit.split, unit.size, data)
     counts: dict[str, NDArray[np.uint16]] = {}
@@ -160,11 +160,11 @@ def finished(unit: Unit, results: Path) -> bool:
 
 
 def subset(name: str, split: str, data: Path, count: int, start: int = 0) -> ArrayDataset:
-    """Of some classes all images, or of all classes some: as near to ``count`` images as equal shares allow."""
+    """About ``count`` images, after the first ``start``: some of every class (CIFAR-FS), or all of some classes."""
     whole = load_dataset(name, split, root=data)
     assert isinstance(whole, ArrayDataset)
     labels = whole.labels.numpy()
-    many = len(whole) // len(whole.class_names)  # images a class
+    many = len(whole) // len(whole.class_names)  # images per class
     if name == "cifar_fs":
         each = -(-count // len(whole.class_names))
         first = start // len(whole.class_names)
@@ -179,7 +179,7 @@ def subset(name: str, split: str, data: Path, count: int, start: int = 0) -> Arr
 
 @lru_cache(maxsize=1)
 def embedded(dataset: str, split: str, size: int, data: Path) -> tuple[LastMaps, ArrayDataset, Tensor, Tensor]:
-    """The network, the images, their maps, and the maps of the images whose mean is subtracted."""
+    """The network, the images, their maps, and the maps of the images whose mean vector is subtracted."""
     backbone = LastMaps(size).eval()
     embedding = Embedding(backbone, Flatten(backbone.out_channels, 1, 1), PREPROCESSING.resized(size))
     images = subset(dataset, split, data, IMAGES[split])
@@ -191,7 +191,10 @@ def embedded(dataset: str, split: str, size: int, data: Path) -> tuple[LastMaps,
 
 
 def representations(backbone: LastMaps, rows: Tensor, others: Tensor, maps: str) -> Iterator[tuple[str, Tensor]]:
-    """Products of the images in each representation; ``others`` are the images whose mean is subtracted."""
+    """The name of each representation, and the inner products of all images in it.
+
+    ``others`` are the maps of the images whose mean vector is subtracted.
+    """
     if maps != "both":
         yield from _representations(backbone, rows, others, maps)
         return
@@ -216,7 +219,10 @@ def _representations(backbone: LastMaps, rows: Tensor, others: Tensor, stage: st
 
 
 def tasks(images: ArrayDataset, unit: Unit) -> Iterator[tuple[int, int, Episodes]]:
-    """Those of a unit: 20 classes not at every size, and not on validation classes, of which CIFAR-FS has 16."""
+    """The way, the shot and the episodes of each task of a unit.
+
+    Tasks with 20 classes are left out at some sizes, and on validation classes, of which CIFAR-FS has only 16.
+    """
     for way, episodes in WAYS.items():
         if way != 5 and (unit.split == "val" or unit.size not in WHOLE):
             continue
@@ -227,7 +233,7 @@ def tasks(images: ArrayDataset, unit: Unit) -> Iterator[tuple[int, int, Episodes
 
 
 def classifiers(unit: Unit, results: Path, name: str, shot: int) -> dict[str, Score]:
-    """Those of a cell. On the validation classes with every C; on the test classes with the one chosen there."""
+    """The classifiers of a cell: with every C on the validation classes, with the chosen one on the test classes."""
     found: dict[str, Score] = {"prototypes": prototype("cosine")}
     kinds: dict[str, Callable[[float], Score]] = {"logistic": logistic}
     if unit.size in WHOLE and unit.maps == "last":
@@ -239,12 +245,12 @@ def classifiers(unit: Unit, results: Path, name: str, shot: int) -> dict[str, Sc
 
 
 def best_strengths(percent: dict[str, float]) -> dict[str, float]:
-    """The C with which each cell was best on the validation classes."""
+    """The C with the best accuracy on the validation classes, for each cell."""
     best: dict[str, tuple[float, float]] = {}
     for title, value in percent.items():
         name, classifier, task = title.split(", ")
         kind, _, C = classifier.partition(" C=")
         if C:
             cell = f"{name}, {kind}, {task.split()[1]}"
-            best[cell] = max(best.get(cell, (-1.0, 0.0)), (value, -float(C)))  # the smaller one of equals
+            best[cell] = max(best.get(cell, (-1.0, 0.0)), (value, -float(C)))  # of equally good ones, the smallest
     return {cell: -C for cell, (_, C) in best.items()}

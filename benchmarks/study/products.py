@@ -1,9 +1,9 @@
 """Few-shot classifiers on inner products.
 
-Every linear classifier of this study needs no more of its vectors than their inner products. Those of all images of a
-split are computed once; an episode of any number of shots, with any classifier, then picks its own out of them. That
-makes hundreds of comparisons on the same episodes cheap. tests/test_bdc_study.py checks that the accuracies are those
-of `deepbdc.evaluate`.
+The linear classifiers of this study need only the inner products of their vectors. The products of all images of a
+split are computed once; each episode, with any number of shots and any classifier, then selects the ones it needs. So
+hundreds of comparisons on the same episodes are cheap. tests/test_bdc_study.py checks that the accuracies are those of
+`deepbdc.evaluate`.
 """
 
 from collections.abc import Callable
@@ -19,26 +19,27 @@ from deepbdc.classifiers.logistic import LogisticClassifier
 from deepbdc.episodes import Episodes
 
 Score = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Products within the support (e, s, s), of queries with it (e, q, s), squares of queries (e, q), labels -> scores."""
+"""Maps products within the support ``(e, s, s)``, products of queries and support ``(e, q, s)``, squared lengths of the
+queries ``(e, q)`` and support labels ``(e, s)`` to scores ``(e, q, way)``."""
 
 NORM_EPSILON = 1e-6
 _NUMBERS_AT_A_TIME = 2**22
 
 
 def products_of(vectors: Tensor, mean: Tensor | None = None) -> Tensor:
-    """Inner products of every two vectors ``(n, f) -> (n, n)``, after a mean was subtracted from them."""
+    """Inner products of every two vectors ``(n, f) -> (n, n)``, after ``mean`` is subtracted from the vectors."""
     vectors = vectors if mean is None else vectors - mean
     return vectors @ vectors.T
 
 
 def normalised(products: Tensor) -> Tensor:
-    """The products of the same vectors, each divided by its length."""
+    """The products that the same vectors have when each is divided by its length."""
     factors = 1 / (products.diagonal().clamp(min=0).sqrt() + NORM_EPSILON)
     return products * factors * factors.unsqueeze(-1)
 
 
 def right_answers(products: Tensor, episodes: Episodes, score: Score) -> NDArray[np.uint16]:
-    """How many queries of each episode are answered rightly."""
+    """The number of correctly classified queries of each episode."""
     counts = np.zeros(len(episodes), dtype=np.uint16)
     squares = products.diagonal()
     first = episodes[0]
@@ -57,13 +58,13 @@ def right_answers(products: Tensor, episodes: Episodes, score: Score) -> NDArray
 
 
 def prototype(similarity: str) -> Score:
-    """The nearest mean of a class by ``"euclidean"``, ``"inner_product"`` or ``"cosine"``."""
+    """Score by the nearest class mean: ``"euclidean"``, ``"inner_product"`` or ``"cosine"``."""
 
     def score(within: Tensor, across: Tensor, squares: Tensor, labels: Tensor) -> Tensor:
         members = membership(labels, int(labels.max()) + 1, within.dtype)
         weights = members / members.sum(dim=-2, keepdim=True)  # (e, s, way)
         inner = across @ weights
-        lengths = (weights * (within @ weights)).sum(dim=-2).unsqueeze(-2)  # squared, (e, 1, way)
+        lengths = (weights * (within @ weights)).sum(dim=-2).unsqueeze(-2)  # squared lengths of the means, (e, 1, way)
         if similarity == "inner_product":
             return inner
         if similarity == "euclidean":
@@ -74,7 +75,7 @@ def prototype(similarity: str) -> Score:
 
 
 def logistic(C: float) -> Score:
-    """Logistic regression on normalised vectors."""
+    """Score by logistic regression on normalised vectors."""
     classifier = create_classifier("logistic", C=C)
     assert isinstance(classifier, LogisticClassifier)
 
@@ -87,7 +88,7 @@ def logistic(C: float) -> Score:
 
 
 def svm(C: float = 1.0) -> Score:
-    """LIBSVM on normalised vectors, which are not standardised here."""
+    """Score by LIBSVM on normalised vectors, without standardising the features."""
     from sklearn.svm import SVC
 
     def score(within: Tensor, across: Tensor, squares: Tensor, labels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The table and the figure, of the files that the runs left."""
+"""The tables and the figure, made from the result files of the runs."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,12 @@ from study.scratch import SHOTS, Run, Setting, finished
 from study.settings import SETTINGS
 
 Counts = dict[str, NDArray[np.uint16]]
-CORES = 2  # of the machine that the study was made on
+CORES = 2  # of the machine on which the study was run
 
 
 @dataclass(frozen=True)
 class Difference:
-    """BDC minus its baseline, paired over episodes, in percent."""
+    """Accuracies of the baseline and of BDC in percent, and their paired difference over episodes."""
 
     baseline: float
     bdc: float
@@ -30,7 +30,7 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Whether 0 is outside the interval."""
+        """Whether the interval excludes 0."""
         return abs(self.mean) > self.interval
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Difference:
 
 
 def difference(baseline: NDArray[np.uint16], bdc: NDArray[np.uint16], queries: int) -> Difference:
-    """Of right answers in the same episodes."""
+    """The difference of two numbers of correct answers in each of the same episodes."""
     first, second = (100 * counts.astype(float) / queries for counts in (baseline, bdc))
     change = second - first
     interval = 1.96 * change.std() / np.sqrt(len(change))
@@ -47,7 +47,7 @@ def difference(baseline: NDArray[np.uint16], bdc: NDArray[np.uint16], queries: i
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table."""
+    """A row of the table."""
 
     name: str
     group: str
@@ -68,7 +68,7 @@ def read_counts(path: Path) -> Counts:
 
 
 def best_title(percent: dict[str, float], scoring: str, shot: int) -> str:
-    """The title with the C that is best on the validation classes, where there is a C."""
+    """The title of a way of scoring; if it has a C, the one that is best on the validation classes."""
     titles = [title for title in percent if _matches(title, scoring) and title.endswith(f", {shot}-shot")]
     return max(titles, key=lambda title: percent[title])
 
@@ -78,7 +78,7 @@ def _matches(title: str, scoring: str) -> bool:
 
 
 def scratch_rows(results: Path, split: str = "val") -> Iterator[Row]:
-    """A row for each setting of which both runs are there, those of one factor together."""
+    """A row for each setting with the results of both runs; rows of the same factor come together."""
     factors = list(dict.fromkeys(setting.factor for setting in SETTINGS))
     for setting in sorted(SETTINGS, key=lambda setting: factors.index(setting.factor)):
         runs = setting.runs()
@@ -109,7 +109,7 @@ def scratch_row(setting: Setting, results: Path, split: str) -> Row:
 
 
 def scratch_cost(setting: Setting, results: Path) -> str:
-    """Bytes of a representation; and by what BDC multiplies the time to embed an image and to train on it."""
+    """Bytes per representation, and the factors by which BDC increases the time for embedding and for training."""
     path = results / "cost.json"
     costs = json.loads(path.read_text(encoding="utf-8"))["scratch"] if path.is_file() else {}
     own = costs.get(cost.signature(setting))
@@ -128,7 +128,7 @@ def _content(run: Run, results: Path) -> dict[str, Any]:
 
 
 def training_minutes(runs: Sequence[Run], results: Path) -> float:
-    """Of one core, to train these from nothing: with what they take over from their parents."""
+    """Minutes of one core to train these runs from scratch, including the stages that they copy from their parents."""
     needed: set[Run] = set()
     for run in runs:
         while run not in needed:
@@ -138,7 +138,7 @@ def training_minutes(runs: Sequence[Run], results: Path) -> float:
 
 
 def training_hours(results: Path) -> float:
-    """Of the machine, all its cores at work, to train all runs; what one took over from its parent counts once."""
+    """Hours of all cores of the machine to train all runs; stages that a run copied from its parent count once."""
     contents = [json.loads(path.read_text(encoding="utf-8")) for path in (results / "runs").glob("*.json")]
     return sum(_core_seconds(content) for content in contents) / CORES / 3600
 
@@ -151,7 +151,7 @@ def _core_seconds(content: dict[str, Any]) -> float:
 
 
 class Frozen:
-    """What was kept of the frozen backbone."""
+    """The stored results of the frozen backbone."""
 
     def __init__(self, results: Path) -> None:
         done = [unit for unit in frozen.units() if unit.split == "test" and frozen.finished(unit, results / "frozen")]
@@ -162,17 +162,17 @@ class Frozen:
     def difference(
         self, unit: frozen.Unit, name: str, classifier: str, way: int, shot: int, baseline: str = "average"
     ) -> Difference:
-        """A representation against average pooling, or another one, of the same map."""
+        """A representation compared with average pooling, or with another representation, of the same map."""
         cell = f"{{}}, {classifier}, {way}-way {shot}-shot"
         counts = self.counts[unit]
         return difference(counts[cell.format(baseline)], counts[cell.format(name)], way * frozen.QUERIES)
 
     def units(self, size: int | None = None, maps: str | None = None) -> list[frozen.Unit]:
-        """Those that are there, of a size and of a map."""
+        """The units with results, optionally only those of a size or of a map."""
         return [unit for unit in self.counts if size in (None, unit.size) and maps in (None, unit.maps)]
 
     def tasks_table(self, units: Sequence[frozen.Unit]) -> str:
-        """Shots, and those ways and classifiers that there are."""
+        """A column for each number of shots, and a row for each way and classifier with results."""
         lines = [["", "classifier", *(f"{shot} shot{'s' if shot > 1 else ''}" for shot in frozen.SHOTS), "command"]]
         for unit in units:
             for way, classifier in product(frozen.WAYS, ("prototypes", "logistic", "svm")):
@@ -183,7 +183,7 @@ class Frozen:
         return table(lines)
 
     def representations_table(self, units: Sequence[frozen.Unit]) -> str:
-        """All representations."""
+        """A column for each representation."""
         heads = [name.replace("bdc", "BDC") for name in frozen.REPRESENTATIONS]
         lines = [["5-way", "classifier", *heads, "BDC against second moment", "command"]]
         for unit in sorted(units, key=_map_order):
@@ -196,7 +196,7 @@ class Frozen:
         return table(lines)
 
     def maps_table(self, units: Sequence[frozen.Unit]) -> str:
-        """Maps and sizes, with what they cost."""
+        """A row for each map and size, with their cost."""
         lines = [["", "map", "input", "1 shot", "5 shots", "network", "BDC adds", "bytes", "command"]]
         for unit in sorted(units, key=lambda unit: (unit.dataset, unit.size)):
             found = [self.difference(unit, "bdc", "logistic", 5, shot) for shot in SHOTS]
@@ -232,13 +232,13 @@ def _cell(title: str) -> str:
     return f"{{}}, {classifier}, {task}"
 
 
-# ---- what people read
+# ---- the page
 
 
 def scratch_table(rows: Sequence[Row]) -> str:
-    """Markdown."""
+    """The table of settings as Markdown."""
     heads = ["", "", "dropout", "baseline 1 / 5 shots", "BDC 1 / 5 shots", "difference, 1 shot", "difference, 5 shots"]
-    lines = [[*heads, "bytes; embedding; training", "minutes", "command"]]
+    lines = [[*heads, "bytes; embedding time; training time", "minutes", "command"]]
     for before, row in zip([None, *rows], rows, strict=False):
         one, five = (row.differences[shot] for shot in SHOTS)
         group = "" if before is not None and before.group == row.group else row.group
@@ -249,30 +249,30 @@ def scratch_table(rows: Sequence[Row]) -> str:
 
 
 def _bold(found: Difference) -> str:
-    """Bold where BDC is clearly better."""
+    """The difference as text, bold if BDC is better and the interval excludes 0."""
     return f"**{found}**" if found.clear and found.mean > 0 else str(found)
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
-    """Markdown; the first line is the head."""
+    """A Markdown table whose first line is the header."""
     ruled = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
     return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
 
 
 def fill(page: Path, parts: dict[str, str]) -> None:
-    """Put what was generated between its two marks in a page."""
+    """Put each generated part between its two marks in a page."""
     text = page.read_text(encoding="utf-8")
     for name, content in parts.items():
         start, end = f"<!-- generated: {name} -->\n", f"<!-- end: {name} -->"
         if text.count(start) != 1 or text.count(end) != 1:
-            raise ValueError(f"{page} must have the marks of {name!r} once")
+            raise ValueError(f"{page} must contain the start and end marks of {name!r} exactly once")
         before, rest = text.split(start)
         text = f"{before}{start}{content}\n{end}{rest.split(end)[1]}"
     write_text(page, text)
 
 
 def draw(rows: Sequence[Row], tests: Sequence[Row], measured: Frozen, path: Path) -> None:
-    """BDC minus its baseline: trained from scratch on the left (with the test classes below), frozen on the right."""
+    """Draw BDC minus its baseline: from scratch on the left (test classes at the bottom), frozen on the right."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""Trained from scratch on CIFAR-FS: what is compared, the training, and the scores of what was trained."""
+"""Comparisons of networks trained from scratch on CIFAR-FS: the settings, the training and the scoring."""
 
 import json
 import math
@@ -34,8 +34,11 @@ STRENGTHS = (1.0, 3.0, 10.0, 30.0)  # C of the logistic regression
 PAIRS = {
     "transfer": ("good_embed", "stl_deepbdc"),
     "meta": ("protonet", "meta_deepbdc"),
-    "afterwards": ("good_embed", "good_embed"),  # BDC of the maps of a network that was trained without it
-    "meta against transfer": ("good_embed", "meta_deepbdc"),  # where episodes made ProtoNet worse
+    "afterwards": (
+        "good_embed",
+        "good_embed",
+    ),  # BDC pooling after training with average pooling
+    "meta against transfer": ("good_embed", "meta_deepbdc"),  # because episodes made ProtoNet worse
 }
 META = ("meta.epochs=6", "meta.schedule=cosine", "meta.way=10", "meta.shot=3", "meta.query=8", "meta.episodes=240")
 RATES = {"protonet": "meta.lr=0.02", "meta_deepbdc": "meta.lr=2e-3"}
@@ -43,10 +46,11 @@ RATES = {"protonet": "meta.lr=0.02", "meta_deepbdc": "meta.lr=2e-3"}
 
 @dataclass(frozen=True)
 class Setting:
-    """A comparison: what differs from the start for both methods, and for the one with BDC alone.
+    """A comparison of a baseline with a method that uses BDC.
 
-    ``scoring`` is how the trained networks are used, a title of `score` without C, which is chosen on the validation
-    classes for each network and number of shots.
+    ``both``, ``bdc`` and ``baseline`` are overrides of the recipe start.yaml: for both methods, or for one of them.
+    ``scoring`` says how the two trained networks classify: a key of `score` without C, which is chosen on the
+    validation classes for each network and number of shots.
     """
 
     name: str
@@ -58,10 +62,10 @@ class Setting:
     pair: str = "transfer"
     scoring: tuple[str, str] = ("own, logistic", "own, logistic")
     chosen: bool = False
-    """One of the few that are looked at on the test classes."""
+    """Whether the setting is also scored on the test classes."""
 
     def overrides(self, side: int) -> tuple[str, ...]:
-        """Of the start, for the baseline (0) or the method with BDC (1)."""
+        """The overrides of start.yaml for the baseline (0) or for the method with BDC (1)."""
         return (*self.both, *(self.bdc if side else self.baseline))
 
     def runs(self) -> "tuple[Run, Run]":
@@ -71,20 +75,20 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run:
-    """One training."""
+    """One training: a method with overrides of start.yaml."""
 
     method: str
     overrides: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """The name of its files."""
         words = [text.replace("pretrain.", "").replace("backbone.", "").replace("/", "-") for text in self.overrides]
         return ",".join([self.method, *words])
 
     @property
     def parent(self) -> "Run | None":
-        """The training that has done the first stages of this one: same seed, same batches, same weights."""
+        """The run whose stages are the first stages of this one, with the same seed, batches and weights."""
         if self.method in RATES:
             transfer = {"protonet": "good_embed", "meta_deepbdc": "stl_deepbdc"}[self.method]
             return Run(transfer, tuple(text for text in self.overrides if not text.startswith("meta.")))
@@ -101,7 +105,7 @@ class Run:
             given = ["pretrain.t_lr=null", *given]
         if self.method in RATES:
             given = [*META, RATES[self.method], *given, *(["meta.t_lr=1e-3"] if self.method == "meta_deepbdc" else [])]
-        if any(text.startswith("distill.") for text in given):  # each generation is trained as the first network was
+        if any(text.startswith("distill.") for text in given):  # each generation is trained like the first network
             stage = load_recipe(START, [f"method={self.method}", *given, "distill.epochs=1"]).as_dict()["pretrain"]
             kept = ("epochs", "lr", "groups", "schedule", "warmup", "weight_decay", "batch_size", "validate_every")
             given = [*(f"distill.{key}={_text(stage[key])}" for key in kept), *given]
@@ -117,7 +121,7 @@ def finished(run: Run, results: Path) -> bool:
 
 
 def train_and_score(run: Run, work: Path, results: Path, data: Path) -> None:
-    """Do what is left of a run: train it, score it on the validation classes, and keep the scores."""
+    """Train a run, score it on the validation classes and store the scores, unless this is done already."""
     if finished(run, results):
         return
     if run.parent is not None:
@@ -130,7 +134,7 @@ def train_and_score(run: Run, work: Path, results: Path, data: Path) -> None:
 
 
 def trained(run: Run, work: Path, data: Path) -> Path:
-    """The folder of the network, which is trained if it is not there."""
+    """The folder of the trained network. It is trained first if necessary."""
     folder = work / run.name
     if is_finished(folder):
         return folder
@@ -145,7 +149,7 @@ def trained(run: Run, work: Path, data: Path) -> Path:
 
 
 def _take_stages(parent: Path, folder: Path) -> None:
-    """What the parent has trained is not trained again."""
+    """Copy the finished stages of the parent, so that they are not trained again."""
     target = folder / "checkpoints"
     target.mkdir(parents=True, exist_ok=True)
     for path in parent.glob("checkpoints/*.safetensors"):
@@ -155,7 +159,7 @@ def _take_stages(parent: Path, folder: Path) -> None:
 
 
 def save_scores(run: Run, folder: Path, results: Path, data: Path, split: str = "val") -> None:
-    """Right answers of each episode, for each way to score; and the means in words that people read."""
+    """Store the correct answers of each episode for each way of scoring (.npz), and the mean accuracies (.json)."""
     embedding = load_run(folder).method.embedding
     dataset = load_dataset("cifar_fs", split, root=data)
     maps, some = maps_of(embedding, dataset), maps_of(embedding, tenth(load_dataset("cifar_fs", "train", root=data)))
@@ -194,7 +198,7 @@ def tenth(dataset: Dataset) -> ArrayDataset:
 
 @torch.no_grad()
 def maps_of(embedding: Embedding, dataset: Dataset) -> Tensor:
-    """What the pooling layer makes its representation of, ``(n, d, h, w)``."""
+    """The feature maps that the pooling layer receives, after a reduction if there is one, ``(n, d, h, w)``."""
     size = embedding.preprocessing.input_size
     shape = embedding.reduced_map(torch.zeros(1, 3, size, size)).shape[1:]
     reduced = Embedding(_Reduced(embedding, int(shape[0])), Flatten(*shape), embedding.preprocessing)
@@ -203,7 +207,7 @@ def maps_of(embedding: Embedding, dataset: Dataset) -> Tensor:
 
 
 class _Reduced(Backbone):
-    """The first half of an embedding."""
+    """The part of an embedding before the pooling."""
 
     def __init__(self, embedding: Embedding, channels: int) -> None:
         super().__init__(channels, embedding.preprocessing)
@@ -218,10 +222,10 @@ class _Reduced(Backbone):
 def score(
     embedding: Embedding, maps: Tensor, some: Tensor, episodes: dict[int, Episodes]
 ) -> dict[str, NDArray[np.uint16]]:
-    """Right answers of each episode, for each representation of the maps and each classifier.
+    """The number of correct answers in each episode, for each representation of the maps and each classifier.
 
-    Beside the representation that the network was trained with (``own``) there is the other one (``other``: BDC of a
-    network trained with average pooling, and the reverse), both together, and for BDC the vector with the √2.
+    The representations are the one that the network was trained with (``own``), the other one (``other``: BDC for a
+    network trained with average pooling, and vice versa), both together, and for BDC the vector weighted with √2.
     """
     pool: Pool = embedding.pool
     other: Pool = AveragePool(maps.shape[1]) if isinstance(pool, BDCPool) else BDCPool(maps.shape[1])
@@ -254,6 +258,6 @@ def _represented(pool: Pool, maps: Tensor) -> Tensor:
 
 
 def triangle_weights(d: int) -> Tensor:
-    """What turns the upper triangle of a d×d matrix, row by row, into the vector with √2 off the diagonal."""
+    """Weights for the upper triangle of a d×d matrix, row by row: 1 on the diagonal and √2 off it."""
     rows, columns = torch.triu_indices(d, d)
     return torch.where(rows == columns, 1.0, math.sqrt(2))

@@ -1,6 +1,6 @@
-"""What is compared from scratch, the most telling first.
+"""The settings that are compared with networks trained from scratch, the most informative first.
 
-Dropout came out as what matters most to BDC. The later settings keep it at 0.8: one factor at a time from there.
+Dropout turned out to matter most for BDC. Therefore the later settings keep it at 0.8 and change one factor each.
 """
 
 from study.scratch import Setting
@@ -9,20 +9,20 @@ LOGISTIC, OTHER, BOTH = "own, logistic", "other, logistic", "both, logistic"
 PROTOTYPES = ("own, euclidean", "own, euclidean")
 RESNET12 = ("backbone.name=resnet12", "backbone.removed_downsamplings=2", "backbone.width=0.2")
 FIFTH, HALF, DROPOUT, LONGER = ("dropout=0.2",), ("dropout=0.5",), ("dropout=0.8",), ("pretrain.epochs=30",)
-SAME_RATE, SLOWER = "both at the low rate", ("meta.lr=2e-3",)
+SAME_RATE, SLOWER = "both at the low learning rate", ("meta.lr=2e-3",)
 NARROW, BOTH_VECTORS = "ResNet-12, widths 13 to 128", "dropout on both vectors"
-SEEDS = (("", "", ()), ("-seed-2", ", another seed", ("seed=2",)))  # words of a name, of a title, and overrides
+SEEDS = (("", "", ()), ("-seed-2", ", another seed", ("seed=2",)))  # suffix of the name, suffix of the title, overrides
 
 
 def after_dropout(
     name: str, factor: str, value: str, *both: str, baseline: tuple[str, ...] = (), bdc: tuple[str, ...] = ()
 ) -> Setting:
-    """A factor of both, or of one alone, with dropout on the BDC vector."""
+    """A setting with dropout on the BDC vector that changes one factor, for both networks or for only one."""
     return Setting(name, factor, value, both=both, baseline=baseline, bdc=(*DROPOUT, *bdc))
 
 
 def chosen(name: str, factor: str, value: str, pair: str, baseline: tuple[str, ...] = ()) -> list[Setting]:
-    """What is looked at on the test classes: thirty epochs, dropout on the BDC vector, two seeds."""
+    """The settings that are scored on the test classes: thirty epochs, dropout on the BDC vector, two seeds."""
     return [
         Setting(
             name + suffix,
@@ -40,13 +40,13 @@ def chosen(name: str, factor: str, value: str, pair: str, baseline: tuple[str, .
 
 
 SETTINGS = (
-    Setting("start", "start", "Conv4-64, 10 epochs"),
+    Setting("start", "starting point", "Conv4-64, 10 epochs"),
     Setting("dropout-0.5", "dropout on the BDC vector", "0.5", bdc=HALF),
     Setting("dropout-0.8", "dropout on the BDC vector", "0.8", bdc=DROPOUT),
     Setting("t-fixed", "learning rate of t", "0", bdc=("pretrain.t_lr=0",)),
-    Setting("augmentation-paper", "augmentation", "the paper's", both=("augmentation=paper",)),
+    Setting("augmentation-paper", "augmentation", "that of the paper", both=("augmentation=paper",)),
     *(
-        Setting(name, "the two networks of the start", value, scoring=(title, title))
+        Setting(name, "the two networks of the starting point", value, scoring=(title, title))
         for name, value, title in (
             ("centred", "logistic, mean vector of the training classes subtracted", "own centred, logistic"),
             ("cosine", "prototypes, cosine", "own, cosine"),
@@ -57,12 +57,16 @@ SETTINGS = (
     ),
     Setting(
         "weighted-after",
-        "the two networks of the start",
+        "the two networks of the starting point",
         "√2 off the diagonal",
         scoring=(LOGISTIC, "own weighted, logistic"),
     ),
-    Setting("afterwards", "trained with average pooling", "then BDC", pair="afterwards", scoring=(LOGISTIC, OTHER)),
-    Setting("together", "trained with average pooling", "then both", pair="afterwards", scoring=(LOGISTIC, BOTH)),
+    Setting(
+        "afterwards", "trained with average pooling", "then BDC pooling", pair="afterwards", scoring=(LOGISTIC, OTHER)
+    ),
+    Setting(
+        "together", "trained with average pooling", "then both poolings", pair="afterwards", scoring=(LOGISTIC, BOTH)
+    ),
     Setting("resnet12-dropout-0.5", NARROW, "10 epochs", both=RESNET12, bdc=HALF),
     Setting("meta", "episodes", "after 10 epochs", pair="meta", scoring=PROTOTYPES),
     Setting("meta-dropout", "episodes", "after 10 epochs", bdc=HALF, pair="meta", scoring=PROTOTYPES),
@@ -80,7 +84,7 @@ SETTINGS = (
     *chosen(
         "meta-against-no-episodes",
         "episodes",
-        "for BDC alone: against Good-Embed and the nearest prototype, 30 epochs",
+        "for BDC only; the baseline is Good-Embed with the nearest prototype, 30 epochs",
         "meta against transfer",
     ),
     after_dropout("distill-1", "distillation", "1 generation", "distill.generations=1"),
@@ -94,7 +98,7 @@ SETTINGS = (
     after_dropout("reduce-128", "reduction", "128", bdc=("options.reduce_to=128",)),
     after_dropout("reduce-196", "reduction", "196", bdc=("options.reduce_to=196",)),
     after_dropout("weighted", "trained with √2 off the diagonal", "", bdc=("options.output=weighted",)),
-    after_dropout("t-lr-of-network", "learning rate of t", "that of the network", bdc=("pretrain.t_lr=null",)),
+    after_dropout("t-lr-of-network", "learning rate of t", "same as the network", bdc=("pretrain.t_lr=null",)),
     after_dropout("resnet12-dropout-0.8", NARROW, "10 epochs", *RESNET12),
     after_dropout("epochs-60", "length of training", "60 epochs", "pretrain.epochs=60"),
     after_dropout("width-2", "width", "128 channels", "backbone.width=2"),

@@ -1,4 +1,4 @@
-"""Several processes may share the work: each piece of it is done by one of them."""
+"""Locks with which several processes share the work, so that each task is done by one of them only."""
 
 import fcntl
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def alone(name: str, work: Path) -> Iterator[None]:
-    """Wait until no other process is at it."""
+    """Wait until no other process works on the task ``name``, and keep others out until the block ends."""
     path = _lock(name, work)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
@@ -17,7 +17,7 @@ def alone(name: str, work: Path) -> Iterator[None]:
 
 
 def is_taken(name: str, work: Path) -> bool:
-    """Whether another process is at it."""
+    """Whether another process works on the task ``name``."""
     path = _lock(name, work)
     if not path.is_file():
         return False

@@ -10,7 +10,7 @@ def result(file: str, label: str) -> ClassifiedPicture:
     return ClassifiedPicture(Path(file), label, 0.9, probabilities=(0.9, 0.1))
 
 
-def test_truth_knows_the_folders_that_sorting_makes() -> None:
+def test_truth_recognises_the_folder_names_that_sorting_uses() -> None:
     tally = Tally(CLASSES, reject=True)
     for file, label in (
         ("sorted/what_/1.png", "what?"),
@@ -22,7 +22,7 @@ def test_truth_knows_the_folders_that_sorting_makes() -> None:
     assert tally.truth == {("what?", "what?"): 1, ("what?", "other"): 1, (NONE_OF_THESE, NONE_OF_THESE): 1}
 
 
-def test_cells_are_never_formulas(tmp_path: Path) -> None:
+def test_csv_cells_are_never_formulas(tmp_path: Path) -> None:
     with write_csv(tmp_path / "a.csv", CLASSES) as add:
         add(result("=1+1.png", "-other"))
     with (tmp_path / "a.csv").open(encoding="utf-8", newline="") as file:

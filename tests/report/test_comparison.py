@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {"shots": (1, 5), "episodes": 60, "query": 4}
 
 
 def colours(split: str = "test", seed: int = 0) -> ArrayDataset:
-    """Eight noisy classes, of which an untrained network makes something but not all."""
+    """Eight noisy classes, which an untrained network recognises better than by chance, but not perfectly."""
     generator = np.random.default_rng(seed)
     means = generator.uniform(0, 255, (8, 1, 8, 8, 3))
     images = np.clip(means + generator.normal(0, 150, (8, 12, 8, 8, 3)), 0, 255).astype(np.uint8)
@@ -43,7 +43,7 @@ def colours(split: str = "test", seed: int = 0) -> ArrayDataset:
 
 
 def run(name: str, method: str = "protonet", folder: str = "") -> Any:
-    """A run as far as a comparison looks at it, with an untrained network."""
+    """A run with an untrained network, with everything that a comparison needs."""
     torch.manual_seed(0)
     backbone = create_backbone("conv4", width=0.2, removed_downsamplings=2)
     network = create_method(method, backbone, preprocessing=Preprocessing(input_size=8, resize=8))
@@ -65,7 +65,7 @@ def found() -> ComparisonTable:
     return compare_runs(runs, data=colours(), **SETTINGS)
 
 
-def test_results_are_those_of_evaluations_one_by_one(found: ComparisonTable) -> None:
+def test_results_equal_those_of_single_evaluations(found: ComparisonTable) -> None:
     stl = run("again", "stl_deepbdc")
     for shot, result in zip((1, 5), found.rows[1].results, strict=True):
         expected = evaluate(stl.method, colours(), shot=shot, query=4, episodes=60)
@@ -85,13 +85,13 @@ def test_differences_are_paired(found: ComparisonTable) -> None:
     ("difference", "interval", "words"),
     [(1.2, 0.5, "+1.20 ± 0.50 *"), (-1.2, 0.5, "−1.20 ± 0.50 *"), (0.4, 0.5, "+0.40 ± 0.50"), (0, 0, "+0.00 ± 0.00")],
 )
-def test_a_star_for_intervals_that_exclude_zero(difference: float, interval: float, words: str) -> None:
+def test_a_star_marks_intervals_that_exclude_zero(difference: float, interval: float, words: str) -> None:
     compared = Comparison(difference, interval, 0.5)
     assert difference_in_words(compared).rstrip() == words
     assert excludes_zero(compared) == words.endswith("*")
 
 
-def test_table_says_all_of_it_in_80_columns(found: ComparisonTable) -> None:
+def test_table_fits_80_columns(found: ComparisonTable) -> None:
     console = Console(width=80, record=True)
     console.print(table(found))
     text = console.export_text()
@@ -100,27 +100,27 @@ def test_table_says_all_of_it_in_80_columns(found: ComparisonTable) -> None:
         for result, difference in zip(row.results, found.differences(row), strict=True):
             assert str(result) in line
             assert (difference_in_words(difference).strip() in line) == (row is not found.baseline)
-    assert "colours test: 60 episodes, 5-way, 4 queries" in text
+    assert "colours test: 60 episodes, 5-way, 4 queries per class" in text
     assert "paired, to x/protonet" in text
 
 
-def test_baseline(found: ComparisonTable) -> None:
+def test_baseline_is_the_first_row(found: ComparisonTable) -> None:
     runs = [run("one"), pixels("two")]
     by_name = compare_runs(runs, data=colours(), baseline="two", **SETTINGS)
     assert [row.name for row in by_name.rows] == ["two", "one"]
-    with pytest.raises(ValueError, match=r"'three' is not among what is compared: one, two"):
+    with pytest.raises(ValueError, match=r"'three' is not one of the compared runs: one, two"):
         compare_runs(runs, data=colours(), baseline="three", **SETTINGS)
     with pytest.raises(ValueError, match="nothing to compare"):
         compare_runs([])
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders() -> None:
+def test_runs_of_the_same_name_are_shown_by_their_folders() -> None:
     runs = [run("same", folder="runs/a"), run("same", folder="runs/b"), run("other", folder="runs/c")]
     rows = compare_runs(runs, data=colours(), shots=(1,), episodes=3, query=2).rows
     assert [row.name for row in rows] == ["runs/a", "runs/b", "other"]
 
 
-def test_saved_with_every_episode(found: ComparisonTable, tmp_path: Path) -> None:
+def test_saved_file_has_every_episode(found: ComparisonTable, tmp_path: Path) -> None:
     save(found, tmp_path / "new" / "comparison.json")
     content = json.loads((tmp_path / "new" / "comparison.json").read_text())
     assert content["baseline"] == "x/protonet"
@@ -158,9 +158,9 @@ def arrays(path: Path, seed: int) -> Path:
     return path
 
 
-def test_all_must_use_the_same_images(tmp_path: Path) -> None:
+def test_all_runs_must_use_the_same_images(tmp_path: Path) -> None:
     one, copy, other = (arrays(tmp_path / f"{name}.npz", seed) for name, seed in (("a", 0), ("b", 0), ("c", 1)))
     assert len(common_data({"x": ("glyphs", one), "y": ("glyphs", one)})) == 96
     assert common_data({"x": ("glyphs", one), "y": ("glyphs", copy)}).class_names == tuple("abcdefgh")
-    with pytest.raises(ValueError, match=r"same images for all, but x uses .*a\.npz, y uses .*c\.npz: say which"):
+    with pytest.raises(ValueError, match=r"same images for all runs, but x uses .*a\.npz, y uses .*c\.npz: choose one"):
         common_data({"x": ("glyphs", one), "y": ("glyphs", other)})

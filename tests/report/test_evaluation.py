@@ -21,7 +21,7 @@ def data(tmp_path: Path) -> Path:
     return arrays(tmp_path / "colours.npz", seed=0)
 
 
-def test_a_run_is_classified_as_it_was_trained_for(data: Path) -> None:
+def test_a_run_is_evaluated_with_its_own_classifier(data: Path) -> None:
     trained = untrained_run("x", "meta_deepbdc")
     results = run(request(data), trained)
     assert ["inner_product" in result.classifier for result in results] == [True, False]
@@ -30,7 +30,7 @@ def test_a_run_is_classified_as_it_was_trained_for(data: Path) -> None:
         assert np.array_equal(result.accuracies, expected.accuracies)
 
 
-def test_another_classifier(data: Path) -> None:
+def test_another_classifier_replaces_that_of_the_run(data: Path) -> None:
     results = run(request(data, classifier="svm"), untrained_run("x", "stl_deepbdc"))
     assert all(result.classifier.startswith("SVMClassifier") for result in results)
 
@@ -48,16 +48,16 @@ def test_shards_give_the_same_accuracies(data: Path) -> None:
 def text(laid_out: Any) -> str:
     console = Console(width=100, record=True)
     console.print(laid_out)
-    return " ".join(console.export_text().split())  # titles may be broken into lines
+    return " ".join(console.export_text().split())  # titles may be wrapped
 
 
-def test_tables(data: Path) -> None:
+def test_tables_show_data_and_results(data: Path) -> None:
     results = run(request(data), untrained_run("x"))
     for printed in (text(results_table("[x]", results)), text(table(request(data), results, trained=True))):
-        assert "colours test, 5-way, 4 queries, 20 episodes" in printed
+        assert "colours test, 5-way, 4 queries per class, 20 episodes" in printed
         assert all(str(result) in printed for result in results)
-    assert "[x]" in text(results_table("[x]", results))  # no markup
-    assert "its own" in text(table(request(data), results, trained=True))
+    assert "[x]" in text(results_table("[x]", results))  # not taken as markup
+    assert "the run's own" in text(table(request(data), results, trained=True))
     assert "svm" in text(table(request(data, classifier="svm"), results, trained=True))
     assert "runs/x (untrained), bdc" in text(table(request(data), results))
 
@@ -70,7 +70,7 @@ def test_tables(data: Path) -> None:
         ("my photos/2", None, "evaluation-my_photos_2-val.json"),
     ],
 )
-def test_where_results_are_written(dataset: str, classifier: str | None, expected: str, tmp_path: Path) -> None:
+def test_default_file_of_results(dataset: str, classifier: str | None, expected: str, tmp_path: Path) -> None:
     results: Any = [SimpleNamespace(dataset=dataset, split="val")]
     trained: Any = SimpleNamespace(folder=tmp_path)
     assert default_output(request(tmp_path, classifier=classifier), results, trained) == tmp_path / expected

@@ -11,11 +11,11 @@ from deepbdc.statistic import bd_correlation
 
 @pytest.fixture(scope="module")
 def found() -> list:  # type: ignore[type-arg]
-    """The relations as in the demo, with fewer permutations."""
+    """The relations of `deepbdc paper relations`, with fewer permutations."""
     return list(relations(permutations=99, seed=0))
 
 
-def test_correlation_misses_the_nonlinear_ones_and_bdcorr_does_not(found: list) -> None:  # type: ignore[type-arg]
+def test_correlation_misses_nonlinear_relations_and_bdcorr_does_not(found: list) -> None:  # type: ignore[type-arg]
     assert [relation.name for relation in found] == [*NONLINEAR, *LINEAR]
     for relation in found:
         if not relation.linear:
@@ -24,7 +24,7 @@ def test_correlation_misses_the_nonlinear_ones_and_bdcorr_does_not(found: list) 
         assert relation.p_value == pytest.approx(0.01)
 
 
-def test_lines_without_noise_have_correlation_one_whatever_the_slope(found: list) -> None:  # type: ignore[type-arg]
+def test_lines_without_noise_have_correlation_one_for_every_slope(found: list) -> None:  # type: ignore[type-arg]
     by_name = {relation.name: relation for relation in found}
     for name, sign in (("Slope 1", 1), ("Slope 0.3", 1), ("Slope −0.3", -1)):
         assert by_name[name].corr == pytest.approx(sign)
@@ -42,7 +42,7 @@ def test_shuffled_values_are_the_correlations_of_permuted_samples() -> None:
         assert value == pytest.approx(expected.item(), abs=1e-6)
 
 
-def test_same_seed_same_sample() -> None:
+def test_the_same_seed_gives_the_same_sample() -> None:
     first, second = (next(relations(points=20, permutations=1, seed=4)) for _ in range(2))
     assert np.array_equal(first.x, second.x)
     assert np.array_equal(first.shuffled, second.shuffled)

@@ -1,4 +1,4 @@
-"""Several trained runs on the same episodes: their accuracies, and paired differences to one of them."""
+"""Compare trained runs on the same episodes: their accuracies, and their paired differences to one of them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,23 +30,23 @@ class Row:
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """Runs on the same episodes; the first is the baseline, to which the others are compared."""
+    """The results of several runs on the same episodes. The first run is the baseline of the comparison."""
 
     rows: tuple[Row, ...]
     shots: tuple[int, ...]
 
     @property
     def baseline(self) -> Row:
-        """The run that differences are taken to."""
+        """The run with which the others are compared."""
         return self.rows[0]
 
     def differences(self, row: Row) -> tuple[Comparison, ...]:
-        """How much better a run is than the baseline, for each number of shots."""
+        """The accuracy of a run minus that of the baseline, for each number of shots."""
         pairs = zip(row.results, self.baseline.results, strict=True)
         return tuple(result.compare(other) for result, other in pairs)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it in plain values, with the accuracy of every episode."""
+        """The comparison as plain values, with the accuracy of every episode."""
         rows = [
             {
                 "name": row.name,
@@ -61,7 +61,7 @@ class ComparisonTable:
 
 
 def excludes_zero(difference: Comparison) -> bool:
-    """Whether 0 lies outside of the 95 % interval of a difference."""
+    """Whether the 95 % interval of a difference excludes 0."""
     return abs(difference.difference) > difference.ci95
 
 
@@ -84,15 +84,15 @@ def compare_runs(
     """Evaluate runs on the same episodes.
 
     Args:
-        runs: What `load_run` gives.
-        names: What to call them (default: their own names, or their folders where two have the same).
-        shots: Numbers of shots, each a column.
-        episodes, way, query, seed: Of the episodes, as for `evaluate`.
-        split: Which classes.
-        data: A data set to evaluate all of them on; or its name or path; or a folder that holds their benchmark
+        runs: The runs, from `load_run`.
+        names: Names for the table (default: the names of the runs; for runs of the same name, their folders).
+        shots: Numbers of shots, one column each.
+        episodes, way, query, seed: As for `evaluate`.
+        split: The split whose classes are used.
+        data: The data set for all runs, or its name or path, or a folder that contains the benchmark of the runs
             (default: the data of the runs, which must be the same).
-        baseline: The name or folder of the run that the others are compared to (default: the first).
-        device: Where to embed images and to score episodes.
+        baseline: The name or folder of the run with which the others are compared (default: the first).
+        device: The device that embeds images and scores episodes.
         cache, progress: As for `build_bank`.
     """
     from deepbdc.episodes import sample_episodes
@@ -111,18 +111,18 @@ def compare_runs(
 
 def _baseline_first(named: list[tuple[str, "Run"]], baseline: str | None) -> list[tuple[str, "Run"]]:
     if not named:
-        raise UserError("there is nothing to compare: give one run or more")
+        raise UserError("there is nothing to compare: give at least one run")
     if baseline is None:
         return named
     found = [entry for entry in named if baseline == entry[0] or Path(baseline) == entry[1].folder]
     if not found:
         known = ", ".join(name for name, _ in named)
-        raise UserError(f"the baseline {baseline!r} is not among what is compared: {known}")
+        raise UserError(f"the baseline {baseline!r} is not one of the compared runs: {known}")
     return [found[0], *(entry for entry in named if entry is not found[0])]
 
 
 def _names(runs: Sequence["Run"]) -> list[str]:
-    """Names that tell the runs apart: where two have the same, their folders."""
+    """The names of the runs; for runs of the same name, their folders."""
     names = [run.name for run in runs]
     return [str(run.folder) if names.count(run.name) > 1 else run.name for run in runs]
 
@@ -132,9 +132,13 @@ def _data_of(runs: Sequence["Run"], data: str | Path | None, split: str) -> Data
 
 
 def common_data(wanted: Mapping[str, tuple[str, str | Path | None]], split: str = "test") -> Dataset:
-    """The data set that all use, from the recipe's data and what was given in its place, for each.
+    """The data set that all runs use.
 
-    Different ones are an error: what differs then would be the images, not only the methods.
+    If the runs use different images, this is an error: a comparison would then not be one of the methods alone.
+
+    Args:
+        wanted: For each run, by its name: the data of its recipe, and what replaces it, if anything.
+        split: The split to load.
     """
     from deepbdc.data.loading import find_data, load_dataset
 
@@ -142,17 +146,20 @@ def common_data(wanted: Mapping[str, tuple[str, str | Path | None]], split: str 
     loaded = {place: load_dataset(place[0], split, root=place[1]) for place in set(places.values())}
     if len({dataset.fingerprint for dataset in loaded.values()}) > 1:
         uses = ", ".join(f"{who} uses {place[0]}" for who, place in places.items())
-        raise UserError(f"a comparison needs the same images for all, but {uses}: say which with --data")
+        raise UserError(f"a comparison needs the same images for all runs, but {uses}: choose one with --data")
     return next(iter(loaded.values()))
 
 
 def table(comparison: ComparisonTable) -> "Table":
-    """A line for each run: accuracies, and differences to the baseline; green or red where the interval excludes 0."""
+    """A table with one row per run: accuracies, and differences to the baseline.
+
+    A difference whose interval excludes 0 is green or red.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    narrow: dict[str, Any] = {"box": box.SIMPLE_HEAD, "show_edge": False, "padding": (0, 1, 0, 0)}  # for 80 columns
+    narrow: dict[str, Any] = {"box": box.SIMPLE_HEAD, "show_edge": False, "padding": (0, 1, 0, 0)}  # fits 80 columns
     laid_out = Table(title=_title(comparison), caption=_caption(comparison), **narrow)
     laid_out.add_column("recipe", overflow="fold")
     for shot in comparison.shots:
@@ -169,21 +176,21 @@ def table(comparison: ComparisonTable) -> "Table":
 
 
 def _short_names(comparison: ComparisonTable) -> list[str]:
-    """The names of the rows without the folder that all of them share."""
+    """The names of the rows, without the folder if all of them share it."""
     names = [row.name for row in comparison.rows]
     folders = {name.rpartition("/")[0] for name in names}
     return [name.rpartition("/")[2] for name in names] if len(folders) == 1 else names
 
 
 def difference_in_words(difference: Comparison) -> str:
-    """Like ``+1.20 ± 0.31 *``, the star for an interval that excludes 0."""
+    """Text like ``+1.20 ± 0.31 *``; the star means that the interval excludes 0."""
     text = f"{difference.difference:+.2f} ± {difference.ci95:.2f}".replace("-", "−")
     return text + (" *" if excludes_zero(difference) else "  ")
 
 
 def _title(comparison: ComparisonTable) -> str:
     result = comparison.baseline.results[0]
-    tasks = f"{len(result.accuracies):,} episodes, {result.way}-way, {result.query} queries a class"
+    tasks = f"{len(result.accuracies):,} episodes, {result.way}-way, {result.query} queries per class"
     return f"{result.dataset} {result.split}: {tasks}"
 
 
@@ -191,11 +198,11 @@ def _caption(comparison: ComparisonTable) -> str:
     text = f"accuracy in % ± 95 % interval; the same episodes for all (seed {comparison.baseline.results[0].seed})"
     if len(comparison.rows) == 1:
         return text
-    return f"{text}\ndifference: paired, to {comparison.baseline.name}; * its interval excludes 0"
+    return f"{text}\ndifference: paired, to {comparison.baseline.name}; * = its interval excludes 0"
 
 
 def save(comparison: ComparisonTable, path: str | Path) -> None:
-    """Write everything as JSON, with the accuracy of every episode."""
+    """Write the comparison as JSON, with the accuracy of every episode."""
     write_text(path, json.dumps(comparison.as_json(), indent=1) + "\n")
 
 
@@ -204,7 +211,7 @@ def _difference_as_json(difference: Comparison) -> dict[str, Any]:
 
 
 def draw(comparison: ComparisonTable, path: str | Path) -> None:
-    """Draw a dot with its 95 % interval for each run, a panel for each number of shots."""
+    """Draw one panel per number of shots, with a dot and its 95 % interval for each run."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -216,7 +223,7 @@ def draw(comparison: ComparisonTable, path: str | Path) -> None:
     for position, panel in enumerate(panels):
         _draw_panel(panel, comparison, position)
     panels[0].set_yticks(range(len(comparison.rows)), [row.name for row in comparison.rows])
-    panels[0].set_ylim(len(comparison.rows) - 0.4, -0.7)  # the baseline on top, room for numbers over each dot
+    panels[0].set_ylim(len(comparison.rows) - 0.4, -0.7)  # the baseline on top, room for numbers above each dot
     figure.suptitle(_title(comparison), fontsize=12)
     figure.supxlabel(_caption(comparison), fontsize=8.5, color="#475569")
     with temporary(path) as part:
@@ -224,7 +231,7 @@ def draw(comparison: ComparisonTable, path: str | Path) -> None:
 
 
 def _draw_panel(panel: Any, comparison: ComparisonTable, position: int) -> None:
-    """One number of shots: the accuracy of each run, and over it in words what it is."""
+    """Draw the accuracies of the runs for one number of shots, with the numbers above the dots."""
     colours = {0: "#64748b", 1: "#15803d", -1: "#b91c1c"}
     for height, row in enumerate(comparison.rows):
         result, difference = row.results[position], comparison.differences(row)[position]

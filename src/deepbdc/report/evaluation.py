@@ -1,4 +1,4 @@
-"""What ``deepbdc evaluate`` does: evaluate a trained run or an untrained model, and lay the results out as a table."""
+"""The work of ``deepbdc evaluate``: evaluate a trained run or another model, and show the results as a table."""
 
 import json
 import re
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What is to be evaluated on what. The last four belong to models that were not trained."""
+    """Which model to evaluate, on which data and episodes. The fields from ``pool`` on are for models without a run."""
 
     model: str
     data: str
@@ -33,7 +33,7 @@ class EvaluationRequest:
     episodes: int = 2000
     seed: int = 0
     classifier: str | None = None
-    """None: the one that the run was trained for; prototypes for a model that was not trained."""
+    """None: the classifier of the run; for a model without a run, ``prototype``."""
     pool: str = "bdc"
     reduce_to: int | None = None
     width: float = 1.0
@@ -52,12 +52,12 @@ def run(
     device: "str | torch.device" = "cpu",
     shard: "Shard | None" = None,
 ) -> list[EvaluationResult]:
-    """Evaluate for each number of shots, embedding the images once.
+    """Evaluate a model for each number of shots. The images are embedded only once.
 
     Args:
-        request: What is to be evaluated.
-        trained: The run to evaluate; otherwise the model that the request describes, with random weights.
-        device: Where to embed images and to score episodes.
+        request: What to evaluate.
+        trained: The run to evaluate (None: the model that ``request`` describes).
+        device: The device that embeds images and scores episodes.
         cache, shard, progress: As for `build_bank`.
         root, skip_bad: As for `load_dataset`.
     """
@@ -66,7 +66,7 @@ def run(
 
     method = _method(request, trained).to(device)
     dataset = load_dataset(request.data, request.split, root=root, skip_bad=skip_bad)
-    drawn = [  # first, because most mistakes show here
+    drawn = [  # before the slow part, because most mistakes in a request show here
         sample_episodes(dataset, request.way, shot, request.query, request.episodes, request.seed)
         for shot in request.shots
     ]
@@ -76,7 +76,7 @@ def run(
 
 
 def _method(request: EvaluationRequest, trained: "Run | None") -> Method:
-    """The method to evaluate: that of the run, or an embedding with the classifier that was asked for."""
+    """The method to evaluate: that of the run, or an embedding with the requested classifier."""
     from deepbdc.classifiers import create_classifier
 
     if trained is not None and request.classifier is None:
@@ -86,7 +86,7 @@ def _method(request: EvaluationRequest, trained: "Run | None") -> Method:
 
 
 def build_embedding(request: EvaluationRequest) -> "Embedding":
-    """The embedding that the options describe, with random weights of the seed."""
+    """The embedding that the request describes. Weights that are not from ImageNet are random, from its seed."""
     import torch
 
     from deepbdc.backbones import create_backbone
@@ -108,7 +108,7 @@ def build_embedding(request: EvaluationRequest) -> "Embedding":
 
 
 def default_output(request: EvaluationRequest, results: Sequence[EvaluationResult], trained: "Run") -> Path:
-    """The file in a run's folder for the results of an evaluation; that of a single stage is named for it, too."""
+    """The default file for results, in the folder of the run. If one stage was evaluated, its name is included."""
     file = Path(request.model)
     stage = file.stem if file.is_file() and file.name != "model.safetensors" else None
     parts = ["evaluation", stage, results[0].dataset, results[0].split, request.classifier]
@@ -117,23 +117,23 @@ def default_output(request: EvaluationRequest, results: Sequence[EvaluationResul
 
 
 def table(request: EvaluationRequest, results: Sequence[EvaluationResult], trained: bool = False) -> "Table":
-    """Accuracies with 95 % intervals, a column for each number of shots."""
+    """The results of a request as a table: accuracies with 95 % intervals, one column per number of shots."""
     if trained:
-        return results_table(request.model, results, request.classifier or "its own")
+        return results_table(request.model, results, request.classifier or "the run's own")
     weights = "trained on ImageNet" if request.model.startswith("efficientnet_lite0") else "untrained"
     model = request.model if request.model == "pixels" else f"{request.model} ({weights}), {request.pool}"
     return results_table(model, results, request.classifier or "prototype")
 
 
 def results_table(model: str, results: Sequence[EvaluationResult], classifier: str | None = None) -> "Table":
-    """Accuracies of one model with 95 % intervals, a column for each number of shots."""
+    """A table with the accuracies of one model and their 95 % intervals, one column per number of shots."""
     from rich.table import Table
     from rich.text import Text
 
     first = results[0]
-    title = f"{first.dataset} {first.split}, {first.way}-way, {first.query} queries, {len(first.accuracies)} episodes"
-    caption = f"accuracy in % ± 95 % interval; kept: {first.kept}; seed {first.seed}"
-    laid_out = Table(title=title, caption=caption)
+    tasks = f"{first.way}-way, {first.query} queries per class, {len(first.accuracies)} episodes"
+    caption = f"accuracy in % ± 95 % interval; source: {first.kept}; seed {first.seed}"
+    laid_out = Table(title=f"{first.dataset} {first.split}, {tasks}", caption=caption)
     laid_out.add_column("model")
     if classifier is not None:
         laid_out.add_column("classifier")
@@ -145,6 +145,6 @@ def results_table(model: str, results: Sequence[EvaluationResult], classifier: s
 
 
 def write_results(path: Path, request: EvaluationRequest, results: Sequence[EvaluationResult]) -> None:
-    """What was asked for and all that came out, as JSON."""
+    """Write the request and all results as JSON."""
     content = {"request": asdict(request), "results": [result.as_json() for result in results]}
     write_text(path, json.dumps(content, indent=1) + "\n")
