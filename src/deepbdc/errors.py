@@ -2,7 +2,7 @@
 
 
 class UserError(ValueError):
-    """The person who called can mend this: the message says what was given, what is needed and how to get there."""
+    """The caller can correct this. The message says what was given, what is needed, and how to correct it."""
 
 
 class WrongType(TypeError, UserError):

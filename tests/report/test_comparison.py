@@ -28,6 +28,7 @@ from deepbdc.report.comparison import (
     save,
     table,
 )
+from deepbdc.report.evaluation import results_table
 from deepbdc.runs import Run
 
 SETTINGS: dict[str, Any] = {"shots": (1, 5), "episodes": 60, "query": 4}
@@ -102,6 +103,21 @@ def test_table_fits_80_columns(found: ComparisonTable) -> None:
             assert (difference_in_words(difference).strip() in line) == (row is not found.baseline)
     assert "colours test: 60 episodes, 5-way, 4 queries per class" in text
     assert "paired, to x/protonet" in text
+
+
+def test_transductive_methods_are_marked_and_explained(found: ComparisonTable) -> None:
+    transductive = tuple(replace(result, transductive=True) for result in found.rows[2].results)
+    mixed = ComparisonTable((*found.rows[:2], replace(found.rows[2], results=transductive)), found.shots)
+    for comparison, marks in ((found, 0), (mixed, 2)):  # at the name, and in the caption
+        console = Console(width=80, record=True)
+        console.print(table(comparison))
+        text = console.export_text()
+        assert text.count("†") == marks
+        assert ("pixels †" in text) == bool(marks)
+        assert comparison.as_json()["rows"][2]["results"][0]["transductive"] == bool(marks)
+    console = Console(width=120, record=True)
+    console.print(results_table("maml", transductive))
+    assert "depends on the other queries" in console.export_text()
 
 
 def test_baseline_is_the_first_row(found: ComparisonTable) -> None:

@@ -10,6 +10,7 @@ from deepbdc._files import temporary, write_text
 from deepbdc.data.dataset import Dataset
 from deepbdc.errors import UserError
 from deepbdc.evaluation import Comparison, EvaluationResult, evaluate
+from deepbdc.report.evaluation import TRANSDUCTIVE, transductive_mark
 
 if TYPE_CHECKING:
     import torch
@@ -176,10 +177,11 @@ def table(comparison: ComparisonTable) -> "Table":
 
 
 def _short_names(comparison: ComparisonTable) -> list[str]:
-    """The names of the rows, without the folder if all of them share it."""
+    """The names of the rows, without the folder if all of them share it; transductive ones are marked."""
     names = [row.name for row in comparison.rows]
-    folders = {name.rpartition("/")[0] for name in names}
-    return [name.rpartition("/")[2] for name in names] if len(folders) == 1 else names
+    if len({name.rpartition("/")[0] for name in names}) == 1:
+        names = [name.rpartition("/")[2] for name in names]
+    return [name + transductive_mark(row.results) for name, row in zip(names, comparison.rows, strict=True)]
 
 
 def difference_in_words(difference: Comparison) -> str:
@@ -195,10 +197,12 @@ def _title(comparison: ComparisonTable) -> str:
 
 
 def _caption(comparison: ComparisonTable) -> str:
-    text = f"accuracy in % ± 95 % interval; the same episodes for all (seed {comparison.baseline.results[0].seed})"
-    if len(comparison.rows) == 1:
-        return text
-    return f"{text}\ndifference: paired, to {comparison.baseline.name}; * = its interval excludes 0"
+    lines = [f"accuracy in % ± 95 % interval; the same episodes for all (seed {comparison.baseline.results[0].seed})"]
+    if len(comparison.rows) > 1:
+        lines.append(f"difference: paired, to {comparison.baseline.name}; * = its interval excludes 0")
+    if any(transductive_mark(row.results) for row in comparison.rows):
+        lines.append(TRANSDUCTIVE)
+    return "\n".join(lines)
 
 
 def save(comparison: ComparisonTable, path: str | Path) -> None:
@@ -222,7 +226,8 @@ def draw(comparison: ComparisonTable, path: str | Path) -> None:
     panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
     for position, panel in enumerate(panels):
         _draw_panel(panel, comparison, position)
-    panels[0].set_yticks(range(len(comparison.rows)), [row.name for row in comparison.rows])
+    labels = [row.name + transductive_mark(row.results) for row in comparison.rows]
+    panels[0].set_yticks(range(len(comparison.rows)), labels)
     panels[0].set_ylim(len(comparison.rows) - 0.4, -0.7)  # the baseline on top, room for numbers above each dot
     figure.suptitle(_title(comparison), fontsize=12)
     figure.supxlabel(_caption(comparison), fontsize=8.5, color="#475569")

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from deepbdc.runs import Run
 
 
+TRANSDUCTIVE = "† = transductive: the answer for a query depends on the other queries of its episode"
+
+
 @dataclass(frozen=True)
 class EvaluationRequest:
     """Which model to evaluate, on which data and episodes. The fields from ``pool`` on are for models without a run."""
@@ -125,6 +128,11 @@ def table(request: EvaluationRequest, results: Sequence[EvaluationResult], train
     return results_table(model, results, request.classifier or "prototype")
 
 
+def transductive_mark(results: Sequence[EvaluationResult]) -> str:
+    """What to put behind the name of a transductive method: its results are not comparable with inductive ones."""
+    return " †" if any(result.transductive for result in results) else ""
+
+
 def results_table(model: str, results: Sequence[EvaluationResult], classifier: str | None = None) -> "Table":
     """A table with the accuracies of one model and their 95 % intervals, one column per number of shots."""
     from rich.table import Table
@@ -133,13 +141,15 @@ def results_table(model: str, results: Sequence[EvaluationResult], classifier: s
     first = results[0]
     tasks = f"{first.way}-way, {first.query} queries per class, {len(first.accuracies)} episodes"
     caption = f"accuracy in % ± 95 % interval; source: {first.kept}; seed {first.seed}"
+    caption += f"\n{TRANSDUCTIVE}" if transductive_mark(results) else ""
     laid_out = Table(title=f"{first.dataset} {first.split}, {tasks}", caption=caption)
     laid_out.add_column("model")
     if classifier is not None:
         laid_out.add_column("classifier")
     for result in results:
         laid_out.add_column(f"{result.shot}-shot", justify="right")
-    names = (model,) if classifier is None else (model, classifier)
+    marked = model + transductive_mark(results)
+    names = (marked,) if classifier is None else (marked, classifier)
     laid_out.add_row(*map(Text, names), *(str(result) for result in results))
     return laid_out
 
