@@ -52,7 +52,7 @@ class Method(nn.Module):
     @property
     def transductive(self) -> bool:
         """Whether the score of a query depends on the other queries."""
-        return self.classifier.transductive
+        return bool(getattr(self.classifier, "transductive", False))
 
     def embed(self, images: Tensor) -> Tensor:
         """What `classify` takes: a representation of each image, ``(n, 3, h, w) -> (n, ...)``."""
