@@ -82,8 +82,10 @@ class StepResult:
 
     loss: float
     numbers: dict[str, float]
-    stop: bool
+    stop: bool = False
     """Whether somebody asked one of the processes to stop."""
+    save: bool = False
+    """Whether a checkpoint is due in one of the processes."""
 
 
 def to_channels_last(network: nn.Module) -> None:
@@ -126,8 +128,14 @@ class Trainer:
                 frozen = module.weight is not None and not module.weight.requires_grad  # its group is frozen
                 module.train(not (all_frozen or frozen))
 
-    def step(self, parts: list[Batch], epoch: int, step: int, stop: bool = False) -> StepResult:
-        """One step of the optimiser. A loss that is not finite leaves the weights as they are."""
+    def step(self, parts: list[Batch], epoch: int, step: int, *, stop: bool = False, save: bool = False) -> StepResult:
+        """One step of the optimiser. A loss that is not finite leaves the weights as they are.
+
+        Args:
+            parts: What is computed one after the other.
+            epoch, step: The position, which seeds dropout.
+            stop, save: What this process wants afterwards; the result says whether any process does.
+        """
         fabric, process = self.fabric, process_of(self.fabric)
         self.optimiser.zero_grad()
         *early, (last_number, last_part) = enumerate(parts)
@@ -144,20 +152,20 @@ class Trainer:
         losses = in_all(fabric, compute)
         fabric.backward(losses[-1].value / len(parts))
         names = sorted({name for loss in losses for name in loss.numbers})
-        sums = torch.zeros(2 + len(names), device=fabric.device)
-        sums[0] = float(stop)
+        sums = torch.zeros(3 + len(names), device=fabric.device)
+        sums[0], sums[1] = float(stop), float(save)
         for loss in losses:
             values = [loss.value.detach(), *(loss.numbers.get(name, sums.new_zeros(())) for name in names)]
-            for place, value in enumerate(values, start=1):
+            for place, value in enumerate(values, start=2):
                 sums[place] += value / len(parts)
         if process.count > 1:
             sums = fabric.all_reduce(sums, reduce_op="mean")
-        asked, value, *others = sums.tolist()
+        stop_sum, save_sum, value, *others = sums.tolist()
         if math.isfinite(value):
             self._clip()
             self.optimiser.step()
         average_buffers(fabric, self.objective)
-        return StepResult(value, dict(zip(names, others, strict=True)), asked > 0)
+        return StepResult(value, dict(zip(names, others, strict=True)), stop_sum > 0, save_sum > 0)
 
     def _clip(self) -> None:
         """Limit the gradient as the settings say."""
@@ -235,7 +243,7 @@ def _train_epoch(
         factor = rate_factor(stage.settings, epoch, step, batches.steps)
         set_rates(trainer.optimiser, factor)
         with _divergence_in_words(context, stage, place):
-            result = trainer.step(parts, epoch, step, stop=context.stop_asked())
+            result = trainer.step(parts, epoch, step, stop=context.stop_asked(), save=clock.is_due())
             if not math.isfinite(result.loss):
                 raise NotFinite(f"the loss is {result.loss}")
         progress.add({"loss": result.loss, **result.numbers})
@@ -244,7 +252,7 @@ def _train_epoch(
         record = _step_record(stage, batches, progress, epoch, result, factor, speed)
         (context.log.step if written else context.log.show)(record)
         if progress.step < batches.steps:
-            if result.stop or clock.is_due():
+            if result.stop or result.save:
                 _save(context, trainer, progress, place)
                 clock.restart()
             if result.stop:
