@@ -53,6 +53,7 @@ def test_every_option_of_a_pool_or_classifier_is_in_its_fingerprint(factory: Any
 
 def test_pools_are_covered() -> None:
     assert {"AveragePool", "Flatten", "KeepMap", "BDCPool"} <= {factory.__name__ for factory in FACTORIES}
+    assert {"SecondMomentPool", "CovarianceRootPool"} <= {factory.__name__ for factory in FACTORIES}
     assert {"ImageToClassClassifier", "AdaptedLinearClassifier"} <= {factory.__name__ for factory in FACTORIES}
 
 

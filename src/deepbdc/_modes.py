@@ -1,16 +1,17 @@
-"""Settings that torch shares between threads: the mode of a network, and the number of CPU threads.
+"""Context managers for settings of torch: the mode of a network, the number of CPU threads, and autocast.
 
-Both context managers may be used by several Python threads at the same time, and may be nested.
+They may be used by several Python threads at the same time, and may be nested.
 """
 
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 _lock = threading.Lock()
 
@@ -43,6 +44,12 @@ def evaluating(network: nn.Module) -> Iterator[None]:
                     _in_use[module] = users - 1, former_mode
                 else:
                     module.training = former_mode
+
+
+def full_precision(like: Tensor) -> AbstractContextManager[Any]:
+    """A context in which autocast is off on the device of a tensor."""
+    kind = like.device.type if isinstance(like, Tensor) else "cpu"
+    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
 
 
 @contextmanager

@@ -61,7 +61,12 @@ class Embedding(nn.Module):
     @property
     def out_features(self) -> int:
         """Numbers in the representation of an image."""
-        return self.pool.out_features
+        return self.pool.out_features_for(*self.map_size) if self.pool.depends_on_map_size else self.pool.out_features
+
+    @property
+    def map_size(self) -> tuple[int, int]:
+        """Height and width of the feature map of an image that is prepared as `preprocessing` says."""
+        return self.backbone.map_size(self.preprocessing.input_size)
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed a batch of images."""

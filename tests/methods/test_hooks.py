@@ -168,7 +168,7 @@ def test_a_memory_is_moved_with_its_method_and_may_share_tensors(tmp_path: Path)
     again = Memory().to("meta")
     again.load_state_dict(load(tmp_path / "m.safetensors")[0])
     assert again["b"].device.type == "meta"
-    assert list(again.state_dict()) == ["a", "b"]
+    assert sorted(again.state_dict()) == ["a", "b"]  # a file has them in any order
     again["c"] = torch.zeros(2)
     assert again["c"].device.type == "meta"
 

@@ -56,6 +56,20 @@ class PrototypeClassifier(Classifier):
         scaled: Tensor = self.scale(similarities(query, prototypes, self.similarity))
         return scaled
 
+    def with_similarity(self, similarity: Similarity) -> "PrototypeClassifier":
+        """A classifier with another similarity, whose parameters are those of this one."""
+        if similarity == self.similarity:
+            return self
+        other = PrototypeClassifier(similarity, self.prototype, self.pool, None)
+        other.scale = self.scale
+        other.settings = {**self.settings, "similarity": similarity}
+        return other
+
+    def working_memory(self, support: tuple[int, ...], query: tuple[int, ...]) -> int:
+        """With a pool that says how many numbers it gives: the representations of all images."""
+        count = getattr(self.pool, "out_features_for", None)
+        return 0 if count is None else 4 * (support[0] + query[0]) * int(count(*support[-2:]))
+
     def rule(self, support: Tensor, support_labels: Tensor, way: int) -> LinearRule:
         """``(e, s, features), (e, s)`` -> similarities; -‖q - p‖² without ‖q - c‖² is 2 (q - c)·(p - c) - ‖p - c‖²."""
         if self.pool is not None:

@@ -1,12 +1,12 @@
 """What a few-shot method is: an embedding, a classifier of representations, and how they are trained."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from deepbdc._modes import full_precision
 from deepbdc._registry import Registry
 from deepbdc.classifiers import Classifier, LinearRule
 from deepbdc.data.dataset import Dataset
@@ -106,9 +106,7 @@ class Method(nn.Module):
 
     def head(self, classes: int) -> nn.Module:
         """What turns representations into scores of all training classes, in stages without episodes."""
-        linear = nn.Linear(self.embedding.out_features, classes)
-        nn.init.zeros_(linear.bias)
-        return linear
+        return linear_head(self.embedding.out_features, classes)
 
     def batch_loss(self, head: Head, images: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
         """The loss of a batch of images ``(n, 3, s, s)`` with labels ``(n,)`` over all training classes."""
@@ -174,6 +172,13 @@ class EpisodicMethod(Method):
 methods: Registry[Method] = Registry("method")
 
 
+def linear_head(features: int, classes: int) -> nn.Linear:
+    """A linear layer from representations to scores of all training classes, whose bias starts at 0."""
+    linear = nn.Linear(features, classes)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
 def shots_of(support_labels: Tensor) -> int:
     """The number of support images per class, rounded down to at least 1 where classes have unequal numbers.
 
@@ -184,12 +189,6 @@ def shots_of(support_labels: Tensor) -> int:
         return 1  # the classifier says what is wrong
     way = int(support_labels.max()) + 1
     return max(1, support_labels.shape[-1] // max(1, way))
-
-
-def full_precision(like: Tensor) -> AbstractContextManager[Any]:
-    """A context in which autocast is off on the device of a tensor."""
-    kind = like.device.type if isinstance(like, Tensor) else "cpu"
-    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
 
 
 def at_least_float(values: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from deepbdc._modes import full_precision
 from deepbdc.backbones.base import Backbone
 from deepbdc.classifiers import LinearRule
 from deepbdc.classifiers.adapted_linear import AdaptedLinearClassifier
@@ -15,7 +16,7 @@ from deepbdc.data.dataset import Dataset
 from deepbdc.embedding import Embedding
 from deepbdc.errors import NotFinite, UserError
 from deepbdc.feature_bank import Pictures, Source
-from deepbdc.methods.base import EpisodicMethod, at_least_float, full_precision, methods
+from deepbdc.methods.base import EpisodicMethod, at_least_float, methods
 from deepbdc.pooling import AveragePool
 from deepbdc.preprocessing import Preprocessing
 

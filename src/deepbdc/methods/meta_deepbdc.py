@@ -2,22 +2,31 @@
 
 from typing import Literal
 
+from torch import Tensor, nn
+
 from deepbdc.backbones.base import Backbone
-from deepbdc.classifiers import Classifier, create_classifier
-from deepbdc.classifiers.prototype import Similarity
+from deepbdc.classifiers.prototype import PrototypeForm, Similarity
 from deepbdc.embedding import Embedding
-from deepbdc.methods.base import EpisodicMethod, methods
-from deepbdc.pooling import BDCPool
+from deepbdc.errors import UserError
+from deepbdc.methods._prototypes import PrototypesByShot
+from deepbdc.methods.base import Head, linear_head, methods
+from deepbdc.pooling import BDCPool, KeepMap
+from deepbdc.pooling.bdc import Observations
 from deepbdc.preprocessing import Preprocessing
+from deepbdc.stages import Loss
+from deepbdc.stages.objectives import classification_loss
 
 
 @methods.named("meta_deepbdc")
-class MetaDeepBDC(EpisodicMethod):
+class MetaDeepBDC(PrototypesByShot):
     """Xie et al., "Joint Distribution Matters: Deep Brownian Distance Covariance", CVPR 2022, Sec. 3.3, Eq. 8.
 
     ProtoNet with BDC pooling. The released code scores by the inner product with one shot and by minus the squared
     Euclidean distance with more, and the published numbers are of that; the paper writes the inner product for both.
     ``similarity`` overrides the choice. The loss is the mean over queries where the paper writes a sum. Inductive.
+
+    With another ``prototype`` than the mean, the representation of an image is its feature map ``(d, h, w)`` after the
+    reduction, and the classifier computes BDC matrices. The weights then have other names than those for the mean.
 
     Args:
         backbone: From images to feature maps.
@@ -26,6 +35,11 @@ class MetaDeepBDC(EpisodicMethod):
         reduce_to: Channels after the 1×1 reduction (None: no reduction).
         output: The vector of the BDC matrix, see `BDCPool`.
         similarity: One for all numbers of shots.
+        observations: What the BDC matrix compares: ``"channels"``, or ``"positions"`` for the paper's ablation in
+            Sec. 4.2, with (h·w)×(h·w) matrices.
+        prototype: ``"mean"`` of the BDC matrices of a class, or a variant of supplement S3-1: the BDC matrix of the
+            mean of their feature maps (``"mean_features"``), or of all their maps beside each other
+            (``"concatenated_features"``, only with channels as observations).
     """
 
     def __init__(
@@ -36,16 +50,34 @@ class MetaDeepBDC(EpisodicMethod):
         reduce_to: int | None = None,
         output: Literal["triangle", "weighted"] = "triangle",
         similarity: Similarity | None = None,
+        observations: Observations = "channels",
+        prototype: PrototypeForm = "mean",
     ) -> None:
-        pool = BDCPool(backbone.out_channels, reduce_to, output=output)
-        classifier = _prototypes(similarity, shot)
-        super().__init__(Embedding(backbone, pool, preprocessing), classifier, similarity=similarity)
+        if observations == "positions" and prototype == "concatenated_features":
+            raise UserError(
+                "prototype='concatenated_features' has more positions than a query, so with observations='positions' "
+                "their BDC matrices cannot be compared: choose observations='channels', or another prototype"
+            )
+        channels = backbone.out_channels
+        if prototype == "mean":
+            pool = BDCPool(channels, reduce_to, observations=observations, output=output)
+            super().__init__(Embedding(backbone, pool, preprocessing), shot, similarity)
+        else:
+            maps = KeepMap(channels, reduce_to)
+            pool = BDCPool(maps.dimensions, observations=observations, output=output)
+            embedding = Embedding(backbone, maps, preprocessing)
+            super().__init__(embedding, shot, similarity, prototype=prototype, pool=pool)
 
-    def classifier_for(self, shot: int) -> Classifier:
-        """Prototypes with the similarity for this number of shots."""
-        return _prototypes(self.settings["similarity"], shot)
+    def head(self, classes: int) -> nn.Module:
+        """A linear head on the BDC matrix."""
+        pool = self.classifier.pool
+        if not isinstance(pool, BDCPool):
+            return super().head(classes)
+        return linear_head(pool.out_features_for(*self.embedding.map_size), classes)
 
-
-def _prototypes(similarity: Similarity | None, shot: int) -> Classifier:
-    usual: Similarity = "inner_product" if shot == 1 else "euclidean"
-    return create_classifier("prototype", similarity=similarity or usual)
+    def batch_loss(self, head: Head, images: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
+        """Cross-entropy of a head on the BDC matrices, also where the representations are maps."""
+        pool = self.classifier.pool
+        if pool is None:
+            return super().batch_loss(head, images, labels, label_smoothing)
+        return classification_loss(head(pool(self.embedding(images))), labels, label_smoothing)

@@ -8,6 +8,7 @@ from deepbdc.embedding import Embedding
 from deepbdc.methods._transfer import LogisticTransfer
 from deepbdc.methods.base import methods
 from deepbdc.pooling import BDCPool
+from deepbdc.pooling.bdc import Observations
 from deepbdc.preprocessing import Preprocessing
 
 
@@ -25,6 +26,8 @@ class STLDeepBDC(LogisticTransfer):
         reduce_to: Channels after the 1×1 reduction (None: no reduction; the paper's choice for ResNet-12 is 128).
         output: The vector of the BDC matrix, see `BDCPool`.
         C: Inverse strength of the penalty, one number or one for each number of shots, ``{1: 0.1, 5: 2.0}``.
+        observations: What the BDC matrix compares: ``"channels"``, or ``"positions"`` for the paper's ablation in
+            Sec. 4.2, with (h·w)×(h·w) matrices.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class STLDeepBDC(LogisticTransfer):
         reduce_to: int | None = None,
         output: Literal["triangle", "weighted"] = "triangle",
         C: float | Mapping[int, float] = 1.0,
+        observations: Observations = "channels",
     ) -> None:
-        pool = BDCPool(backbone.out_channels, reduce_to, output=output)
+        pool = BDCPool(backbone.out_channels, reduce_to, observations=observations, output=output)
         super().__init__(Embedding(backbone, pool, preprocessing), shot, C)

@@ -3,5 +3,6 @@
 from deepbdc.pooling.average import AveragePool, Flatten, KeepMap
 from deepbdc.pooling.base import Pool
 from deepbdc.pooling.bdc import BDCPool
+from deepbdc.pooling.covariance import CovarianceRootPool, SecondMomentPool
 
-__all__ = ["AveragePool", "BDCPool", "Flatten", "KeepMap", "Pool"]
+__all__ = ["AveragePool", "BDCPool", "CovarianceRootPool", "Flatten", "KeepMap", "Pool", "SecondMomentPool"]

@@ -13,17 +13,19 @@ double-centred gradient with respect to A. The gradient with respect to x_k is 2
 G_kl / D_kl: one more matrix product with x. Apart from eps, D depends on exp(t/2) x only, so the gradient with respect
 to t is half the inner product of x and its gradient. The forward pass does not save D: the backward pass recovers it
 from the output and r.
+
+Autocast is off in all of this: distances are small differences of large numbers, and need the precision of x.
 """
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
+from deepbdc._modes import full_precision
 from deepbdc.statistic import bdc_vector, double_center
 
 Output = Literal["triangle", "weighted", "matrix"]
@@ -35,7 +37,7 @@ _BLOCK_ENTRIES_ELSEWHERE = 2**24
 
 def bdc_pool_formula(x: Tensor, t: Tensor, output: Output, eps: float) -> Tensor:
     """The definition of `bdc_pool` in ordinary operations. Export and second derivatives use it."""
-    with _full_precision(x):
+    with full_precision(x):
         products = x @ x.transpose(1, 2)
         squares = products.diagonal(dim1=1, dim2=2)
         squared_distances = squares[:, :, None] + squares[:, None, :] - 2 * products
@@ -64,7 +66,7 @@ def _forward(x: Tensor, t: Tensor, output: str, eps: float) -> tuple[Tensor, Ten
     result = x.new_empty(_output_shape(n, m, output))
     row_means = x.new_empty(n, m)
     work = _Workspace(x, matrices=1)
-    with _full_precision(x):
+    with full_precision(x):
         for rows in work.blocks():
             distances, means = work.matrices(0, rows), row_means[rows]
             torch.bmm(x[rows], x[rows].transpose(1, 2), out=distances)
@@ -93,7 +95,7 @@ def _backward(
     x_gradient, t_gradient = x.new_empty(x.shape), torch.zeros_like(t)
     factor = -_plain(_scale(x, t))
     work = _Workspace(x, matrices=2)
-    with _full_precision(x):
+    with full_precision(x):
         for rows in work.blocks():
             quotients = _symmetric_gradient(gradient[rows], output, work.matrices(0, rows))
             means = quotients.mean(dim=2) * -factor
@@ -126,7 +128,7 @@ def _differentiate(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         # The gradient will be differentiated again: autograd computes it from the formula, so that it can be.
         wanted = [tensor for tensor in (x, t) if tensor.requires_grad]
-        with _full_precision(x):
+        with full_precision(x):
             value = bdc_pool_formula(x, t, ctx.output, ctx.eps)
             found = iter(torch.autograd.grad(value, wanted, gradient, create_graph=True))
         return next(found) if x.requires_grad else None, next(found) if t.requires_grad else None, None, None
@@ -268,8 +270,3 @@ def _matrix_of_triangle(m: int, device: torch.device) -> Tensor:
         index = torch.empty(m, m, dtype=torch.long, device=device)
         index[rows, columns] = index[columns, rows] = torch.arange(len(rows), device=device)
         return index.flatten()
-
-
-def _full_precision(x: Tensor) -> AbstractContextManager[None]:
-    """Switch autocast off: distances are small differences of large numbers, and need the precision of x."""
-    return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from deepbdc.pooling.base import Pool
+from deepbdc.pooling.base import Pool, ReducedPool
 
 
 class AveragePool(Pool):
@@ -29,16 +29,20 @@ class Flatten(Pool):
         return reduced.flatten(1)
 
 
-class KeepMap(Pool):
-    """No pooling: the representation of an image is its feature map, ``(n, channels, h, w)`` unchanged.
+class KeepMap(ReducedPool):
+    """No pooling: the representation of an image is its feature map, ``(n, channels, h, w) -> (n, d, h, w)``.
 
-    For classifiers that compare images position by position. ``out_features`` is the number of channels, which is
-    what a linear head on the average of the map needs.
+    For classifiers that compare images position by position, or that pool maps themselves. ``out_features`` is the
+    number of channels d, which is what a linear head on the average of the map needs.
+
+    Args:
+        channels: Channels of the incoming map.
+        reduce_to: Channels d after a 1×1 convolution, batch norm and ReLU, as in `BDCPool`. None: the map is unchanged.
     """
 
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels=channels)
-        self.out_features = channels
+    def __init__(self, channels: int, reduce_to: int | None = None) -> None:
+        super().__init__(channels, reduce_to)
+        self.out_features = self.dimensions
 
     def represent(self, reduced: Tensor) -> Tensor:
         """The map itself."""

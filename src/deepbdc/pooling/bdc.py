@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from deepbdc.errors import UserError
 from deepbdc.pooling._bdc_operator import Output, bdc_pool, bdc_pool_formula
-from deepbdc.pooling.base import Pool
+from deepbdc.pooling.base import ReducedPool, in_full_precision
 
 Observations = Literal["channels", "positions"]
 
 
-class BDCPool(Pool):
+class BDCPool(ReducedPool):
     """Brownian distance covariance pooling, ``(n, channels, h, w) -> (n, d(d+1)/2)``.
 
     Xie et al., "Joint Distribution Matters: Deep Brownian Distance Covariance for Few-Shot Classification", CVPR 2022,
@@ -56,25 +56,20 @@ class BDCPool(Pool):
         output: Output = "triangle",
         eps: float = 1e-5,
     ) -> None:
-        super().__init__(channels=channels, reduce_to=reduce_to, observations=observations, output=output, eps=eps)
-        dimensions = channels if reduce_to is None else reduce_to
-        if channels < 1 or dimensions < 1:
-            raise UserError(f"channels and reduce_to must be positive, got {channels} and {reduce_to}")
+        super().__init__(channels, reduce_to, observations=observations, output=output, eps=eps)
         if observations not in ("channels", "positions"):
             raise UserError(f"observations must be 'channels' or 'positions', got {observations!r}")
-        if observations == "channels" and dimensions < 2:
+        if observations == "channels" and self.dimensions < 2:
             raise UserError("BDC compares channels with each other: it needs at least 2, got 1")
         if output not in ("triangle", "weighted", "matrix"):
             raise UserError(f"output must be 'triangle', 'weighted' or 'matrix', got {output!r}")
         if not eps > 0:
             raise UserError(f"eps must be positive, got {eps}")
-        self.channels = channels
-        self.dimensions = dimensions
         self.observations = observations
+        self.depends_on_map_size = observations == "positions"
         self.output: Output = output
         self.eps = eps
         self.t = nn.Parameter(torch.zeros(()))
-        self.reduction = nn.Identity() if reduce_to is None else _reduction(channels, reduce_to)
 
     @property
     def out_features(self) -> int:  # type: ignore[override]
@@ -95,33 +90,17 @@ class BDCPool(Pool):
 
     def reduce(self, features: Tensor) -> Tensor:
         """The first half: maps ``(n, channels, h, w) -> (n, d, h, w)``."""
-        self._check(features)
-        reduced: Tensor = self.reduction(features)
+        reduced = super().reduce(features)
+        if self.observations == "positions" and reduced.shape[2] * reduced.shape[3] < 2:
+            raise UserError(f"the feature map has too few positions for BDC: shape {tuple(features.shape)}")
         return reduced
 
     def represent(self, reduced: Tensor) -> Tensor:
         """The second half: BDC representations of reduced maps ``(n, d, h, w)``."""
-        features = reduced.flatten(2)
+        return in_full_precision(self._matrices, reduced)
+
+    def _matrices(self, maps: Tensor) -> Tensor:
+        features = maps.flatten(2)
         x = features if self.observations == "channels" else features.transpose(1, 2)
-        # In a half-precision network (not under autocast) the next layer expects half precision.
-        autocast = x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
-        given = None if autocast else x.dtype
-        x = x if x.dtype == torch.float64 else x.float()
         pool = bdc_pool_formula if torch.compiler.is_exporting() else bdc_pool
-        return pool(x, self.t.to(x.dtype), self.output, self.eps).to(given or x.dtype)
-
-    def _check(self, features: Tensor) -> None:
-        if features.dim() != 4 or features.shape[1] != self.channels:
-            raise UserError(
-                f"BDCPool needs a feature map of shape (n, {self.channels}, h, w), got {tuple(features.shape)}"
-            )
-        if not features.is_floating_point():
-            raise UserError(f"BDCPool needs a feature map of real numbers, got {features.dtype}: use .float()")
-        if features.shape[2] * features.shape[3] < (2 if self.observations == "positions" else 1):
-            raise UserError(f"the feature map has too few positions for BDC: shape {tuple(features.shape)}")
-
-
-def _reduction(channels: int, reduce_to: int) -> nn.Sequential:
-    convolution = nn.Conv2d(channels, reduce_to, kernel_size=1, bias=False)
-    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
-    return nn.Sequential(convolution, nn.BatchNorm2d(reduce_to), nn.ReLU(inplace=True))
+        return pool(x, self.t.to(x.dtype), self.output, self.eps)
