@@ -1,5 +1,7 @@
 """FEAT: the contrastive term of its loss, and the rate of its attention."""
 
+from typing import Any
+
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -10,7 +12,7 @@ from deepbdc.preprocessing import Preprocessing
 from deepbdc.stages import TrainingEpisode
 
 
-def create(**options: object) -> FEAT:
+def create(**options: Any) -> FEAT:
     torch.manual_seed(0)
     backbone = create_backbone("conv4", width=0.125, removed_downsamplings=2)
     method = deepbdc.create_method("feat", backbone, preprocessing=Preprocessing(16, 16), **options)

@@ -1,5 +1,7 @@
 """FRN: its dummy maps, and the auxiliary term of its loss."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from deepbdc.preprocessing import Preprocessing
 from deepbdc.stages import TrainingEpisode
 
 
-def create(**options: object) -> FRN:
+def create(**options: Any) -> FRN:
     torch.manual_seed(0)
     backbone = create_backbone("conv4", width=0.125, removed_downsamplings=2)
     method = deepbdc.create_method("frn", backbone, preprocessing=Preprocessing(16, 16), **options)
