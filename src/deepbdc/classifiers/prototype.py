@@ -71,19 +71,10 @@ class PrototypeClassifier(Classifier):
         return 0 if count is None else 4 * (support[0] + query[0]) * int(count(*support[-2:]))
 
     def rule(self, support: Tensor, support_labels: Tensor, way: int) -> LinearRule:
-        """``(e, s, features), (e, s)`` -> similarities; -‖q - p‖² without ‖q - c‖² is 2 (q - c)·(p - c) - ‖p - c‖²."""
+        """``(e, s, features), (e, s)`` -> similarities to the means."""
         if self.pool is not None:
             return super().rule(support, support_labels, way)
-        prototypes, factor = class_means(support, support_labels, way), self.scale.factor
-        none = prototypes.new_zeros(len(prototypes), 1, way, dtype=torch.float64)
-        if self.similarity == "cosine":
-            return LinearRule(factor * normalize(prototypes, dim=-1), none, normalize=True)
-        if self.similarity == "inner_product":
-            return LinearRule(factor * prototypes, none, normalize=False)
-        centre = prototypes.mean(dim=-2, keepdim=True)
-        relative = prototypes - centre
-        offsets = _squared_norms(relative).unsqueeze(-2) + 2 * centre @ relative.transpose(-2, -1)
-        return LinearRule(2 * factor * relative, -factor * offsets.double(), normalize=False)
+        return linear_rule(class_means(support, support_labels, way), self.similarity, self.scale.factor)
 
     def _pooled_prototypes(self, pool: nn.Module, maps: Tensor, labels: Tensor, way: int) -> Tensor:
         if self.prototype == "mean":
@@ -131,6 +122,22 @@ def similarities(query: Tensor, prototypes: Tensor, similarity: Similarity) -> T
         tiny = torch.finfo(query.dtype).tiny  # a zero representation has cosine 0 with every other
         return products / lengths(query).clamp(min=tiny)[..., None] / lengths(prototypes).clamp(min=tiny)[..., None, :]
     return -_squared_distances(query, prototypes)
+
+
+def linear_rule(prototypes: Tensor, similarity: Similarity, factor: float) -> LinearRule:
+    """The rule of ``factor`` times `similarities` to prototypes ``(e, way, features)``.
+
+    -‖q - p‖² without ‖q - c‖², which all classes share, is 2 (q - c)·(p - c) - ‖p - c‖².
+    """
+    none = prototypes.new_zeros(len(prototypes), 1, prototypes.shape[1], dtype=torch.float64)
+    if similarity == "cosine":
+        return LinearRule(factor * normalize(prototypes, dim=-1), none, normalize=True)
+    if similarity == "inner_product":
+        return LinearRule(factor * prototypes, none, normalize=False)
+    centre = prototypes.mean(dim=-2, keepdim=True)
+    relative = prototypes - centre
+    offsets = _squared_norms(relative).unsqueeze(-2) + 2 * centre @ relative.transpose(-2, -1)
+    return LinearRule(2 * factor * relative, -factor * offsets.double(), normalize=False)
 
 
 def _squared_distances(query: Tensor, prototypes: Tensor) -> Tensor:
