@@ -13,6 +13,7 @@ from deepbdc.data.dataset import Dataset
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
 from deepbdc.feature_bank import Source, build_bank
+from deepbdc.methods._heads import linear_head
 from deepbdc.stages import Classification, Distillation, EpisodeTraining, Loss, Objective, TrainingEpisode
 from deepbdc.stages.objectives import classification_loss
 from deepbdc.weight_files import Memory
@@ -106,9 +107,7 @@ class Method(nn.Module):
 
     def head(self, classes: int) -> nn.Module:
         """What turns representations into scores of all training classes, in stages without episodes."""
-        linear = nn.Linear(self.embedding.out_features, classes)
-        nn.init.zeros_(linear.bias)
-        return linear
+        return linear_head(self.embedding.out_features, classes)
 
     def batch_loss(self, head: Head, images: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
         """The loss of a batch of images ``(n, 3, s, s)`` with labels ``(n,)`` over all training classes."""

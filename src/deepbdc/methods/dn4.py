@@ -1,10 +1,11 @@
 """DN4: local descriptors and their nearest neighbours in each class."""
 
-from torch import Tensor, nn
+from torch import nn
 
 from deepbdc.backbones.base import Backbone
 from deepbdc.classifiers.image_to_class import ImageToClassClassifier
 from deepbdc.embedding import Embedding
+from deepbdc.methods._heads import AverageThen
 from deepbdc.methods.base import EpisodicMethod, methods
 from deepbdc.pooling import KeepMap
 from deepbdc.preprocessing import Preprocessing
@@ -44,16 +45,3 @@ class DN4(EpisodicMethod):
     def head(self, classes: int) -> nn.Module:
         """A linear head on the average of the map."""
         return AverageThen(super().head(classes))
-
-
-class AverageThen(nn.Module):
-    """Another layer on the average of feature maps, ``(n, d, h, w) -> (n, d)``."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Average, then the layer."""
-        out: Tensor = self.layer(maps.mean(dim=(2, 3)))
-        return out

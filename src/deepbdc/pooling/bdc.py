@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from deepbdc.errors import UserError
 from deepbdc.pooling._bdc_operator import Output, bdc_pool, bdc_pool_formula
+from deepbdc.pooling._reduction import reduction
 from deepbdc.pooling.base import Pool
 
 Observations = Literal["channels", "positions"]
@@ -74,7 +75,7 @@ class BDCPool(Pool):
         self.output: Output = output
         self.eps = eps
         self.t = nn.Parameter(torch.zeros(()))
-        self.reduction = nn.Identity() if reduce_to is None else _reduction(channels, reduce_to)
+        self.reduction = reduction(channels, reduce_to)
 
     @property
     def out_features(self) -> int:  # type: ignore[override]
@@ -119,9 +120,3 @@ class BDCPool(Pool):
             raise UserError(f"BDCPool needs a feature map of real numbers, got {features.dtype}: use .float()")
         if features.shape[2] * features.shape[3] < (2 if self.observations == "positions" else 1):
             raise UserError(f"the feature map has too few positions for BDC: shape {tuple(features.shape)}")
-
-
-def _reduction(channels: int, reduce_to: int) -> nn.Sequential:
-    convolution = nn.Conv2d(channels, reduce_to, kernel_size=1, bias=False)
-    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
-    return nn.Sequential(convolution, nn.BatchNorm2d(reduce_to), nn.ReLU(inplace=True))

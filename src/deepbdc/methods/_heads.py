@@ -1,0 +1,23 @@
+"""Heads of ordinary training, which turn representations into scores of all training classes."""
+
+from torch import Tensor, nn
+
+
+def linear_head(features: int, classes: int) -> nn.Linear:
+    """A linear layer whose intercepts start at 0."""
+    linear = nn.Linear(features, classes)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+class AverageThen(nn.Module):
+    """Another layer on the average of feature maps, ``(n, d, h, w) -> (n, d)``."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Average, then the layer."""
+        out: Tensor = self.layer(maps.mean(dim=(2, 3)))
+        return out
