@@ -59,8 +59,10 @@ def test_equals_loops(labels: list[int], measure: Measure, contrast: bool, gener
         torch.testing.assert_close(scores[episode], expected)
 
 
-def test_equals_the_divergence_of_distributions(generator: torch.Generator) -> None:
-    maps = torch.randn(5, 6, 2, 2, generator=generator, dtype=torch.float64)  # fewer positions than channels
+@pytest.mark.parametrize("channels", [3, 4, 6])
+def test_equals_the_divergence_of_distributions(channels: int, generator: torch.Generator) -> None:
+    """With more positions than channels, as many, and fewer."""
+    maps = torch.randn(5, channels, 2, 2, generator=generator, dtype=torch.float64)
     labels = torch.tensor([0, 1, 1])
     scores = GaussianClassifier(ridge=0.1)(maps[:3], labels, maps[3:])
     classes = [MultivariateNormal(*gaussian(rows(maps[:3][labels == label]), 0.1)) for label in range(2)]
@@ -127,9 +129,10 @@ def test_chunks_of_queries_do_not_show(generator: torch.Generator, monkeypatch: 
 
 @pytest.mark.parametrize("measure", ["kl", "wasserstein"])
 @pytest.mark.parametrize("contrast", [False, True])
-def test_gradients(measure: Measure, contrast: bool, generator: torch.Generator) -> None:
-    maps = torch.randn(5, 3, 2, 2, generator=generator, dtype=torch.float64, requires_grad=True)
-    classifier = GaussianClassifier(measure, contrast, scale=0.5).double()
+@pytest.mark.parametrize("channels", [3, 6])
+def test_gradients(measure: Measure, contrast: bool, channels: int, generator: torch.Generator) -> None:
+    maps = torch.randn(5, channels, 2, 2, generator=generator, dtype=torch.float64, requires_grad=True)
+    classifier = GaussianClassifier(measure, contrast, ridge=0.1, scale=0.5).double()
     assert torch.autograd.gradcheck(lambda x: classifier(x[:3], torch.tensor([0, 1, 1]), x[3:]), maps)
     classifier(maps[:3], torch.tensor([0, 1, 1]), maps[3:]).sum().backward()
     assert classifier.scale.scale is not None
