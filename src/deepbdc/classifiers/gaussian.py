@@ -85,9 +85,9 @@ class GaussianClassifier(Classifier):
         """Descriptors in float64, covariances of the classes and their factors, and those of a group of queries."""
         images, d, height, width = support
         descriptors = 8 * images * d * height * width
-        # There are at most as many classes as images.
-        covariances = 8 * images * d * d
-        return 3 * descriptors + 5 * covariances + min(_BYTES_AT_A_TIME, query[0] * _bytes_per_query(query[1:]))
+        # There are at most as many classes as images. Four matrices of each class, and a copy, are kept.
+        covariances = 5 * 8 * images * d * d * (2 if self.contrast else 1)
+        return 3 * descriptors + covariances + min(_BYTES_AT_A_TIME, query[0] * _bytes_per_query(query[1:]))
 
     def _queries_at_a_time(self, query: Tensor) -> int:
         return max(1, _BYTES_AT_A_TIME // (len(query) * _bytes_per_query(tuple(query.shape[2:]))))
@@ -139,6 +139,8 @@ class _Factors(NamedTuple):
     """``(e, way, d)``."""
     whitening: Tensor
     """L⁻¹ ``(e, way, d, d)``."""
+    precision: Tensor
+    """Σ⁻¹ = L⁻ᵀ L⁻¹, ``(e, way, d, d)``."""
     log_determinant: Tensor
     """Of Σ, ``(e, way)``."""
 
@@ -180,7 +182,7 @@ def _factors(classes: _Gaussians) -> _Factors:
     lower = torch.linalg.cholesky(classes.covariance)
     identity = torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device)
     whitening = torch.linalg.solve_triangular(lower, identity.expand_as(lower), upper=False)
-    return _Factors(classes.mean, whitening, _log_determinant(lower))
+    return _Factors(classes.mean, whitening, whitening.transpose(-2, -1) @ whitening, _log_determinant(lower))
 
 
 def _log_determinant(lower: Tensor) -> Tensor:
@@ -190,9 +192,8 @@ def _log_determinant(lower: Tensor) -> Tensor:
 
 def _divergences(queries: _Gaussians, of_queries: Tensor, classes: _Factors) -> Tensor:
     """KL(query ‖ class), ``(e, q, way)``; ``of_queries`` are the logarithms of their determinants, ``(e, q)``."""
-    mean, whitening, of_classes = classes
+    mean, whitening, precision, of_classes = classes
     # tr(Σ_c⁻¹ Σ_q) is the sum of the products of their entries: one product for all queries and classes.
-    precision = whitening.transpose(-2, -1) @ whitening
     traces = queries.covariance.flatten(2) @ precision.flatten(2).transpose(-2, -1)
     white_query = queries.mean.unsqueeze(1) @ whitening.transpose(-2, -1)  # (e, way, q, d)
     white_class = mean.unsqueeze(-2) @ whitening.transpose(-2, -1)  # (e, way, 1, d)
