@@ -3,6 +3,13 @@
 from torch import Tensor, nn
 
 
+def linear_head(features: int, classes: int) -> nn.Linear:
+    """A linear layer whose intercepts start at 0."""
+    linear = nn.Linear(features, classes)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
 class AverageThen(nn.Module):
     """Another layer on the average of feature maps, ``(n, d, h, w) -> (n, d)``."""
 

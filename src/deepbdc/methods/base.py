@@ -13,6 +13,7 @@ from deepbdc.data.dataset import Dataset
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
 from deepbdc.feature_bank import Source, build_bank
+from deepbdc.methods._heads import linear_head
 from deepbdc.stages import Classification, Distillation, EpisodeTraining, Loss, Objective, TrainingEpisode
 from deepbdc.stages.objectives import classification_loss
 from deepbdc.weight_files import Memory
@@ -170,13 +171,6 @@ class EpisodicMethod(Method):
 
 
 methods: Registry[Method] = Registry("method")
-
-
-def linear_head(features: int, classes: int) -> nn.Linear:
-    """A linear layer from representations to scores of all training classes, whose bias starts at 0."""
-    linear = nn.Linear(features, classes)
-    nn.init.zeros_(linear.bias)
-    return linear
 
 
 def shots_of(support_labels: Tensor) -> int:

@@ -8,8 +8,9 @@ from deepbdc.backbones.base import Backbone
 from deepbdc.classifiers.prototype import PrototypeForm, Similarity
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
+from deepbdc.methods._heads import linear_head
 from deepbdc.methods._prototypes import PrototypesByShot
-from deepbdc.methods.base import Head, linear_head, methods
+from deepbdc.methods.base import Head, methods
 from deepbdc.pooling import BDCPool, KeepMap
 from deepbdc.pooling.bdc import Observations
 from deepbdc.preprocessing import Preprocessing
