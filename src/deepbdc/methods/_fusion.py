@@ -5,12 +5,13 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
+from deepbdc._modes import full_precision
 from deepbdc.backbones.base import Backbone
 from deepbdc.classifiers.fusion import FusionClassifier, fused
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
 from deepbdc.methods._heads import linear_head
-from deepbdc.methods.base import EpisodicMethod, Head, at_least_float, full_precision, shots_of
+from deepbdc.methods.base import EpisodicMethod, Head, at_least_float, shots_of
 from deepbdc.pooling import KeepMap
 from deepbdc.preprocessing import Preprocessing
 from deepbdc.stages import Loss, TrainingEpisode

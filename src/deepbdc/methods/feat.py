@@ -4,12 +4,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from deepbdc._modes import full_precision
 from deepbdc.backbones.base import Backbone
 from deepbdc.classifiers.adapted_prototype import AdaptedPrototypeClassifier
 from deepbdc.classifiers.base import grouped_by_class, positive
 from deepbdc.classifiers.prototype import similarities
 from deepbdc.embedding import Embedding
-from deepbdc.methods.base import EpisodicMethod, at_least_float, full_precision, methods
+from deepbdc.methods.base import EpisodicMethod, at_least_float, methods
 from deepbdc.pooling import AveragePool
 from deepbdc.preprocessing import Preprocessing
 from deepbdc.stages import Loss, TrainingEpisode

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from deepbdc._modes import full_precision
 from deepbdc.backbones.base import Backbone
 from deepbdc.classifiers.base import positive
 from deepbdc.classifiers.reconstruction import (
@@ -16,7 +17,7 @@ from deepbdc.classifiers.reconstruction import (
 )
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
-from deepbdc.methods.base import EpisodicMethod, Head, at_least_float, full_precision, methods
+from deepbdc.methods.base import EpisodicMethod, Head, at_least_float, methods
 from deepbdc.pooling import KeepMap
 from deepbdc.preprocessing import Preprocessing
 from deepbdc.stages import Loss, TrainingEpisode
