@@ -7,6 +7,7 @@ from deepbdc.classifiers.fusion import FusionClassifier
 from deepbdc.classifiers.image_to_class import ImageToClassClassifier
 from deepbdc.classifiers.prototype import PrototypeClassifier, Similarity, prototype
 from deepbdc.methods._fusion import FusionLoss, FusionMethod
+from deepbdc.methods._prototypes import usual_similarity
 from deepbdc.methods.base import methods
 from deepbdc.pooling import BDCPool, KeepMap
 from deepbdc.preprocessing import Preprocessing
@@ -51,7 +52,7 @@ class MetaDeepBDCAndDN4(FusionMethod):
         dn4_scale: float = 0.05,
         loss: FusionLoss = "fused",
     ) -> None:
-        bdc = prototype(_similarity(similarity, shot), scale=scale)
+        bdc = prototype(similarity or usual_similarity(shot), scale=scale)
         dn4 = ImageToClassClassifier(neighbours, dn4_scale)
         pools = [BDCPool(backbone.out_channels, reduce_to), KeepMap(backbone.out_channels)]
         classifier = FusionClassifier([bdc, dn4], pools)
@@ -60,13 +61,9 @@ class MetaDeepBDCAndDN4(FusionMethod):
     def classifier_for(self, shot: int) -> FusionClassifier:
         """The same branches, with the similarity of BDC matrices for this number of shots."""
         bdc, dn4 = self.classifier.branches
-        similarity = _similarity(self.settings["similarity"], shot)
+        similarity = self.settings["similarity"] or usual_similarity(shot)
         if similarity == bdc.similarity:
             return self.classifier
         other = prototype(similarity, scale=self.settings["scale"])
         other.scale = cast(PrototypeClassifier, bdc).scale  # the learnt one
         return FusionClassifier([other, cast(ImageToClassClassifier, dn4)], list(self.classifier.pools))
-
-
-def _similarity(given: Similarity | None, shot: int) -> Similarity:
-    return given or ("inner_product" if shot == 1 else "euclidean")
