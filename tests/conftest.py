@@ -1,5 +1,7 @@
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 # Before torch is loaded: tests share the machine, and threads that spin while they wait slow each other down.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -27,6 +29,26 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.training import tiny
 
     return tiny.write_data(tmp_path_factory.mktemp("tiny") / "tiny.npz")
+
+
+@pytest.fixture
+def power_cut(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let the training fail at some of its steps, counted from 1 over all trainings that follow."""
+
+    def cut(*steps: int) -> None:
+        from deepbdc.training.loop import Trainer
+
+        real, calls = Trainer.step, []
+
+        def step(self: Trainer, *given: Any, **options: Any) -> Any:
+            calls.append(1)
+            if len(calls) in steps:
+                raise RuntimeError("power cut")
+            return real(self, *given, **options)
+
+        monkeypatch.setattr(Trainer, "step", step)
+
+    return cut
 
 
 FIRST = ("training/test_processes", "training/test_resume", "app/test_browser", "test_own_images_page", "test_cli")

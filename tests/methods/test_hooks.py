@@ -1,6 +1,6 @@
 """Methods that use the hooks which the built-in ones do not: what they remember, and a stage of their own."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +24,6 @@ from deepbdc.stages import BatchSettings, Classification, Distillation, Distilla
 from deepbdc.stages.objectives import classification_loss, distillation_loss
 from deepbdc.training.devices import DeviceOptions
 from deepbdc.training.estimate import estimate
-from deepbdc.training.loop import Trainer
 from deepbdc.training.run import train
 from deepbdc.weight_files import Memory, load, save
 from tests.training import tiny
@@ -106,19 +105,11 @@ def own_recipe(**stage: Any) -> Recipe:
 
 @pytest.mark.usefixtures("registered")
 def test_a_memory_survives_the_best_epoch_and_a_resumption(
-    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_data: Path, tmp_path: Path, power_cut: Callable[..., None]
 ) -> None:
     recipe = own_recipe(select="best")
     train(recipe, tmp_path / "whole", data=tiny_data, quiet=True)
-    real, calls = Trainer.step, []
-
-    def crash(self: Trainer, *given: Any, **options: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 10:
-            raise RuntimeError("power cut")
-        return real(self, *given, **options)
-
-    monkeypatch.setattr(Trainer, "step", crash)
+    power_cut(10)
     with pytest.raises(RuntimeError, match="power cut"):
         train(recipe, tmp_path / "cut", data=tiny_data, quiet=True, checkpoint_every=0.0)
     train(recipe, tmp_path / "cut", data=tiny_data, quiet=True, resume=True)

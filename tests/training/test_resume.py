@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +16,6 @@ from deepbdc import weight_files
 from deepbdc.recipes import Recipe
 from deepbdc.runs import load_run
 from deepbdc.training import checkpoint
-from deepbdc.training.loop import Trainer
 from deepbdc.training.run import Interrupted, TrainingError, train
 from tests.training import tiny
 
@@ -171,20 +170,12 @@ def test_checkpoints_of_earlier_versions_are_refused_in_words(tiny_data: Path, t
 
 @pytest.mark.parametrize("settings", [{"optimiser": "adam"}, {"optimiser": "adamw"}, {"nesterov": False}])
 def test_every_optimiser_resumes_bit_for_bit(
-    settings: dict[str, object], tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, object], tiny_data: Path, tmp_path: Path, power_cut: Callable[..., None]
 ) -> None:
     stage = {"epochs": 2, "batch_size": 12, "lr": 0.01, "clip_norm": 1.0, "clip_value": 0.1, **settings}
     recipe = tiny.recipe(pretrain=stage, distill=None, channels_last=True)
     train(recipe, tmp_path / "whole", data=tiny_data, quiet=True)
-    real, calls = Trainer.step, []
-
-    def crash(self: Trainer, *given: Any, **options: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 9:
-            raise RuntimeError("power cut")
-        return real(self, *given, **options)
-
-    monkeypatch.setattr(Trainer, "step", crash)
+    power_cut(9)
     with pytest.raises(RuntimeError, match="power cut"):
         train(recipe, tmp_path / "cut", data=tiny_data, quiet=True, checkpoint_every=0.0)
     train(recipe, tmp_path / "cut", data=tiny_data, quiet=True, resume=True)
