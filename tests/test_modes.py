@@ -266,7 +266,7 @@ def test_each_thread_gets_its_own_number_back(visitor: MakeVisitor) -> None:
         other.leave()
     assert other.run(torch.get_num_threads) == 2
     assert torch.get_num_threads() == 3
-    assert number_in_a_new_thread() == 2, "the number that was set last, outside"
+    assert number_in_a_new_thread() in (2, 3), "the number of one of the threads that left"
 
 
 @pytest.mark.usefixtures("three_threads")

@@ -3,10 +3,12 @@
 They may be used by several Python threads at the same time, and may be nested.
 """
 
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -58,28 +60,35 @@ def one_thread() -> Iterator[None]:
 
     A second CPU thread gains little there. When other programs keep the cores busy, each operation waits for the slower
     of the two threads: that took 10 to 100 times as long. Other Python threads keep their number of CPU threads.
-    Entering and leaving together take about half a millisecond.
     """
-    with _lock:  # while a thread holds it, new threads may start with the wrong number
-        former_number = torch.get_num_threads()
+    former_number = torch.get_num_threads()
     if former_number == 1:
         yield
         return
-    _set_number_of_this_thread(1)
+    _set_number_of_this_thread(1, for_new_threads=former_number)
     try:
         yield
     finally:
-        _set_number_of_this_thread(former_number)
+        _set_number_of_this_thread(former_number, for_new_threads=former_number)
 
 
-def _set_number_of_this_thread(number: int) -> None:
-    """Set how many CPU threads torch uses in the calling Python thread, and only there.
+def _set_number_of_this_thread(number: int, for_new_threads: int) -> None:
+    """Set how many CPU threads torch uses in the calling Python thread, and in Python threads to come.
 
     torch keeps one number per Python thread, and one that a Python thread starts with when it first uses torch.
-    ``torch.set_num_threads`` changes both. So a new thread first reads the number that new threads start with, and
-    sets it again after the change.
+    ``torch.set_num_threads`` changes both. So another thread, which does nothing else, sets the second one again. It is
+    kept, because starting a thread that uses torch takes two milliseconds.
     """
-    with _lock, ThreadPoolExecutor(max_workers=1) as new_thread:
-        start_number = new_thread.submit(torch.get_num_threads).result()
+    with _lock:
         torch.set_num_threads(number)
-        new_thread.submit(torch.set_num_threads, start_number).result()
+        if number != for_new_threads:
+            _helper().submit(torch.set_num_threads, for_new_threads).result()
+
+
+@cache
+def _helper() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="deepbdc-threads")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_helper.cache_clear)  # a forked process has no such thread
