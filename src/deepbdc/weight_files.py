@@ -38,7 +38,7 @@ def as_bytes(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bytes:
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `save` wrote; anything else is an error that names the file."""
+    """Read a file that `save` wrote; any other file raises an error that names it."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     return from_bytes(path.read_bytes(), path)  # in one go: a newer file may take its place meanwhile
