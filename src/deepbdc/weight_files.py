@@ -44,6 +44,22 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return from_bytes(path.read_bytes(), path)  # in one go: a newer file may take its place meanwhile
 
 
+def load_header(path: Path) -> dict[str, Any]:
+    """Read only the header of a file that `save` wrote."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            header: dict[str, Any] = json.loads(file.metadata()[_KEY])
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise _damaged(path, error) from error
+    return header
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is damaged, or was not written by deepbdc ({type(error).__name__})")
+
+
 def from_bytes(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `as_bytes` made; errors name ``path``."""
     from safetensors import SafetensorError
@@ -54,7 +70,7 @@ def from_bytes(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str,
         length = int.from_bytes(content[:8], "little")
         header: dict[str, Any] = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][_KEY])
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged, or was not written by deepbdc ({type(error).__name__})") from error
+        raise _damaged(path, error) from error
     if header.get("format") != FORMAT:
         raise UserError(f"{path} has format {header.get('format')}, this version of deepbdc reads {FORMAT}")
     return tensors, header

@@ -57,7 +57,8 @@ def compare(
         deepbdc compare glyphs/protonet glyphs/good_embed glyphs/stl_deepbdc
         deepbdc compare cifar_fs/protonet runs/mine --data ~/data --shot 5
 
-    A finished run in runs/RECIPE is used as it is, an unfinished one is continued, and a missing one is trained.
+    A finished run in runs/RECIPE is used as it is, an unfinished one is continued, and a missing one is trained. A
+    stage that several recipes train in exactly the same way, such as pretrain, is trained once.
     The first recipe is the baseline. The others are compared with it episode by episode, because such paired
     differences are more precise than the accuracies themselves.
 
@@ -93,7 +94,7 @@ def compare(
         if entry.run is None:
             if not quiet:
                 console.print(f"\n{entry.given}", markup=False, highlight=False, soft_wrap=True)
-            planned[place] = _trained(entry, quiet)
+            planned[place] = _trained(entry, runs, quiet)
     _report(planned, settings, console, picture, cache, device)
 
 
@@ -200,7 +201,7 @@ def _is_begun(entry: Planned) -> bool:
     return (entry.folder / "recipe.yaml").is_file()
 
 
-def _trained(entry: Planned, quiet: bool) -> Planned:
+def _trained(entry: Planned, runs: Path, quiet: bool) -> Planned:
     """Train the run, from its last checkpoint if it was begun."""
     from deepbdc.runs import load_run
     from deepbdc.training.devices import DeviceOptions
@@ -208,7 +209,8 @@ def _trained(entry: Planned, quiet: bool) -> Planned:
 
     try:
         one = DeviceOptions(devices=1)  # with several processes, each would print and draw the comparison
-        train(entry.recipe, entry.folder, data=entry.data, resume=_is_begun(entry), devices=one, quiet=quiet)
+        resume = _is_begun(entry)
+        train(entry.recipe, entry.folder, data=entry.data, resume=resume, devices=one, quiet=quiet, reuse=runs)
     except (Interrupted, TrainingError) as error:
         kind = KeyboardInterrupt if isinstance(error, Interrupted) else TrainingError
         raise kind(f"{entry.given}: {error} Or repeat this 'deepbdc compare', which continues the run.") from error

@@ -24,6 +24,7 @@ def train_recipe(
     run: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
     data: DataOrPath | None = None,
     resume: Flag = False,
+    reuse: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
     dry_run: Flag = False,
     list: Flag = False,
     quiet: Flag = False,
@@ -47,6 +48,8 @@ def train_recipe(
         data: A folder that contains prepared benchmarks; or a data set in place of the recipe's: a name that
             `deepbdc data list` shows, a folder train|val|test/CLASS/IMAGE, or an .npz file.
         resume: Continue the run in the folder from its last checkpoint.
+        reuse: A folder of runs, like runs. A stage that one of them has trained in exactly the same way (same data,
+            settings, seed and initial weights) is taken from there, whatever the method.
         dry_run: Do not train: print the recipe with all its values, the size of the model and the expected time.
         list: List all recipes.
         quiet: Print only the result.
@@ -72,7 +75,7 @@ def train_recipe(
     if dry_run:
         _print_plan(console, resolved, options, data)
     else:
-        _train(console, resolved, recipe, folder, options, data, resume, quiet)
+        _train(console, resolved, recipe, folder, options, data, resume, reuse, quiet)
 
 
 def _print_recipes(console: "Console") -> None:
@@ -118,6 +121,7 @@ def _train(
     options: "DeviceOptions",
     data: str | None,
     resume: bool,
+    reuse: Path | None,
     quiet: bool,
 ) -> None:
     """Train, and print the result."""
@@ -126,7 +130,7 @@ def _train(
     from deepbdc.training.run import Interrupted, train
 
     try:
-        result = train(recipe, folder, data=data, resume=resume, devices=options, quiet=quiet)
+        result = train(recipe, folder, data=data, resume=resume, devices=options, quiet=quiet, reuse=reuse)
     except Interrupted as error:
         raise KeyboardInterrupt(str(error)) from error
     if not is_main_process():

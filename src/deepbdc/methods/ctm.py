@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from deepbdc._modes import separate_random_numbers
 from deepbdc.backbones.base import Backbone
 from deepbdc.classifiers.category_traversal import CategoryTraversalClassifier
 from deepbdc.classifiers.prototype import Similarity
@@ -48,7 +49,8 @@ class CTM(EpisodicMethod):
         scale: float = 0.1,
     ) -> None:
         embedding = Embedding(backbone, KeepMap(backbone.out_channels), preprocessing)
-        classifier = CategoryTraversalClassifier(backbone.out_channels, hidden, blocks, similarity, scale)
+        with separate_random_numbers():
+            classifier = CategoryTraversalClassifier(backbone.out_channels, hidden, blocks, similarity, scale)
         super().__init__(embedding, classifier)
 
     def head(self, classes: int) -> nn.Module:

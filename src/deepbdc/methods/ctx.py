@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from deepbdc._modes import separate_random_numbers
 from deepbdc.backbones.base import Backbone
 from deepbdc.classifiers.cross_attention import CrossAttentionClassifier
 from deepbdc.embedding import Embedding
@@ -35,7 +36,9 @@ class CTX(EpisodicMethod):
         self, backbone: Backbone, shot: int = 1, preprocessing: Preprocessing | None = None, dimension: int = 128
     ) -> None:
         embedding = Embedding(backbone, KeepMap(backbone.out_channels), preprocessing)
-        super().__init__(embedding, CrossAttentionClassifier(backbone.out_channels, dimension))
+        with separate_random_numbers():
+            classifier = CrossAttentionClassifier(backbone.out_channels, dimension)
+        super().__init__(embedding, classifier)
 
     def head(self, classes: int) -> nn.Module:
         """A linear head on the average of the map."""

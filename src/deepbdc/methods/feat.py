@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from deepbdc._modes import full_precision
+from deepbdc._modes import full_precision, separate_random_numbers
 from deepbdc.backbones.base import Backbone
 from deepbdc.classifiers.adapted_prototype import AdaptedPrototypeClassifier
 from deepbdc.classifiers.base import grouped_by_class, positive
@@ -59,7 +59,8 @@ class FEAT(EpisodicMethod):
         dropout: float = 0.5,
     ) -> None:
         embedding = Embedding(backbone, AveragePool(backbone.out_channels), preprocessing)
-        classifier = AdaptedPrototypeClassifier(embedding.out_features, temperature, attention_dropout, dropout)
+        with separate_random_numbers():
+            classifier = AdaptedPrototypeClassifier(embedding.out_features, temperature, attention_dropout, dropout)
         super().__init__(
             embedding,
             classifier,

@@ -1,5 +1,6 @@
 """Matching networks: a vote of all support images."""
 
+from deepbdc._modes import separate_random_numbers
 from deepbdc.backbones.base import Backbone
 from deepbdc.classifiers.matching import MatchingClassifier
 from deepbdc.embedding import Embedding
@@ -46,5 +47,6 @@ class MatchingNet(EpisodicMethod):
         steps: int | None = 5,
     ) -> None:
         embedding = Embedding(backbone, AveragePool(backbone.out_channels), preprocessing)
-        classifier = MatchingClassifier(embedding.out_features, scale, normalise_query, full_context, steps)
+        with separate_random_numbers():
+            classifier = MatchingClassifier(embedding.out_features, scale, normalise_query, full_context, steps)
         super().__init__(embedding, classifier)

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, one_hot
 
+from deepbdc._modes import separate_random_numbers
 from deepbdc.backbones.base import Backbone
 from deepbdc.classifiers.relation import ClassMap, RelationClassifier
 from deepbdc.embedding import Embedding
@@ -57,7 +58,9 @@ class RelationNet(EpisodicMethod):
         if loss not in get_args(EpisodeLoss):
             raise UserError(f"loss must be one of {', '.join(get_args(EpisodeLoss))}, got {loss!r}")
         embedding = Embedding(backbone, KeepMap(backbone.out_channels), preprocessing)
-        super().__init__(embedding, RelationClassifier(backbone.out_channels, hidden, units, class_map), loss=loss)
+        with separate_random_numbers():
+            classifier = RelationClassifier(backbone.out_channels, hidden, units, class_map)
+        super().__init__(embedding, classifier, loss=loss)
 
     def head(self, classes: int) -> nn.Module:
         """A linear head on the average of the map."""

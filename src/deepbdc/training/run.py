@@ -29,7 +29,7 @@ from deepbdc.recipes import Recipe, Stage, build_method, load_recipe
 from deepbdc.recipes.recipe import objectives_of
 from deepbdc.runs import CURVE, MODEL, RECIPE, RESULT, is_finished
 from deepbdc.stages import AugmentedImages, Batches, Inputs, Objective, Process
-from deepbdc.training import checkpoint
+from deepbdc.training import checkpoint, sharing
 from deepbdc.training.checkpoint import Saved
 from deepbdc.training.curve import draw_curve
 from deepbdc.training.devices import DeviceOptions, from_first, in_all, process_of, start
@@ -42,6 +42,7 @@ from deepbdc.training.loop import (
     any_process_stops,
     remember,
     source_options,
+    to_channels_last,
     train_stage,
 )
 
@@ -81,6 +82,7 @@ def train(
     devices: DeviceOptions | None = None,
     quiet: bool = False,
     checkpoint_every: float = CHECKPOINT_EVERY,
+    reuse: str | Path | None = None,
 ) -> TrainingResult:
     """Train all stages of a recipe, evaluate the model on the test classes, and keep everything in ``folder``.
 
@@ -93,6 +95,7 @@ def train(
         devices: Where to compute.
         quiet: Print nothing.
         checkpoint_every: Seconds between checkpoints within an epoch. There is also one after each epoch.
+        reuse: A folder of other runs. A stage that one of them has trained in exactly the same way is taken from there.
     """
     folder = Path(folder)
     stages = recipe.trainings
@@ -125,6 +128,7 @@ def train(
                 header=header,
                 stop_asked=stop.is_set,
                 checkpoint_every=checkpoint_every,
+                reuse=None if reuse is None else Path(reuse),
             )
             objective: Objective | None = None
             for stage in stages:
@@ -169,20 +173,48 @@ def _run_stage(
         return objective
     if before is not None and not objective.starts_anew:
         objective.continue_from(before)
-    own = saved if saved is not None and saved.progress.stage == stage.name else None
-    progress = train_stage(context, stage, objective, batches, own)
-    best = stage.settings.select == "best" and progress.best_epoch is not None
-    selected = progress.best_epoch if best else stage.settings.epochs
-    assert selected is not None
+    fingerprint = context.header["data_fingerprint"]
+    identity = from_first(
+        context.fabric, lambda: sharing.identify(context.recipe, stage, objective, batches, fingerprint)
+    )
+    begun = saved if saved is not None and saved.progress.stage == stage.name else None
+    taken = None if begun is not None else _take_over(context, stage, objective, identity)
+    if taken is None:
+        progress = train_stage(context, stage, objective, batches, begun)
+        best = stage.settings.select == "best" and progress.best_epoch is not None
+        selected = progress.best_epoch if best else stage.settings.epochs
+        assert selected is not None
+    else:
+        selected = taken
     in_all(context.fabric, lambda: remember(objective.method, context.training_classes))
     if context.fabric.is_global_zero:
         context.log.stage(stage.name, selected)
-        checkpoint.save_weights(path, objective, {**context.header, "stage": stage.name, "epoch": selected})
+        header = {**context.header, **({} if identity is None else identity.header)}
+        checkpoint.save_weights(path, objective, {**header, "stage": stage.name, "epoch": selected})
         draw_curve(context.folder / FILE_NAME, context.folder / CURVE)
         for old in context.checkpoints.glob(f"{stage.name}-best-*.safetensors"):
             old.unlink()
     context.fabric.barrier()
     return objective
+
+
+def _take_over(
+    context: RunContext, stage: Stage, objective: Objective, identity: sharing.Identity | None
+) -> int | None:
+    """Load the stage from a run that has trained the same, and return the epoch it kept; None if there is no such run."""
+    if context.reuse is None or identity is None:
+        return None
+    folder = context.reuse
+    found = from_first(context.fabric, lambda: sharing.find(folder, stage, identity))
+    if found is None:
+        return None
+    tensors, header = from_first(context.fabric, lambda: weight_files.load(found))
+    sharing.take_over(objective, identity, tensors, header)
+    if context.recipe.channels_last:
+        to_channels_last(objective)
+    context.log.message(f"{stage.name} is the same as in {found.parent.parent}, and is taken from there")
+    epoch: int = header["epoch"]
+    return epoch
 
 
 def _finish(

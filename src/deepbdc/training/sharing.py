@@ -1,0 +1,126 @@
+"""Stages that runs have in common: what one run has trained, another takes over.
+
+ProtoNet, DN4 and ADM, say, start from the same network after ordinary training on all classes. Two stages are the same
+if they have the same data, settings and seed, and if their first step starts from the same values and finds the same
+loss and gradients. Names of methods and layers do not count, because the same network has other names in other methods.
+"""
+
+import copy
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepbdc import weight_files
+from deepbdc._seeds import derive
+from deepbdc.errors import NotFinite, UserError
+from deepbdc.recipes import Recipe, Stage
+from deepbdc.stages import Batches, Classification, Objective
+
+_OF_VALIDATION = ("validate_from", "validate_every", "validation_shot")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a stage trains, independent of names."""
+
+    key: str
+    """Equal for two stages that train the same."""
+    tensors: tuple[str, ...]
+    """The names of the tensors that the stage changes, in an order that is the same in both."""
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """What the file of a finished stage says of it."""
+        return {"shared": {"key": self.key, "tensors": list(self.tensors)}}
+
+
+def identify(
+    recipe: Recipe, stage: Stage, objective: Objective, batches: Batches, data_fingerprint: str
+) -> Identity | None:
+    """The identity of a stage before its first step; None if that step fails, which the training will then say."""
+    trial = copy.deepcopy(objective).train()
+    before = {name: value.clone() for name, value in trial.state_dict().items()}
+    try:
+        loss = _first_loss(recipe, stage, trial, batches)
+    except NotFinite:
+        return None
+    if not math.isfinite(float(loss)):
+        return None
+    gradients = {name: value.grad for name, value in trial.named_parameters() if value.grad is not None}
+    after = trial.state_dict()
+    changed = [name for name in before if name in gradients or not torch.equal(before[name], after[name])]
+    content = {
+        "data": data_fingerprint,
+        "stage": stage.name,
+        "settings": _settings(recipe, stage),
+        "preprocessing": dataclasses.asdict(objective.method.embedding.preprocessing),
+        "loss": [_function(objective), f"{float(loss):.4g}"],
+        "tensors": [_describe(before[name], gradients.get(name)) for name in changed],
+        "processes": batches.process.count,
+    }
+    text = json.dumps(content, sort_keys=True, default=str)
+    return Identity(hashlib.blake2b(text.encode(), digest_size=16).hexdigest(), tuple(changed))
+
+
+def _first_loss(recipe: Recipe, stage: Stage, trial: Objective, batches: Batches) -> Tensor:
+    """The loss of the first part of the first step, with gradients."""
+    part = next(iter(batches.epoch(0, 0, 0)))[0]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(recipe.seed, stage.name, "model", 0, 0, 0))
+        value: Tensor = trial(*part).value
+        value.backward()
+    return value.detach()
+
+
+def _settings(recipe: Recipe, stage: Stage) -> dict[str, Any]:
+    """The values of a recipe that decide how a stage is trained."""
+    settings = dataclasses.asdict(stage.settings)
+    common = ("seed", "dropout", "augmentation", "precision", "channels_last", "sync_batchnorm")
+    chosen = {name: getattr(recipe, name) for name in common}
+    if stage.settings.select == "best":  # then the classifier of the method decides which epoch is kept
+        chosen |= {"method": recipe.method, "options": recipe.options, "validation": recipe.validation}
+    else:
+        settings = {name: value for name, value in settings.items() if name not in _OF_VALIDATION}
+    return {**chosen, "stage": settings}
+
+
+def _function(objective: Objective) -> str:
+    """The name of the loss, because two losses may begin alike and differ later."""
+    method = type(objective.method)
+    own = method.batch_loss if isinstance(objective, Classification) else method
+    return f"{type(objective).__qualname__} {own.__module__}.{own.__qualname__}"
+
+
+def _describe(value: Tensor, gradient: Tensor | None) -> list[Any]:
+    """A tensor before the first step: shape, values and the norm of its gradient."""
+    values = hashlib.blake2b(value.detach().cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()
+    return [list(value.shape), values, None if gradient is None else f"{float(gradient.norm()):.3g}"]
+
+
+def find(folder: Path, stage: Stage, wanted: Identity) -> Path | None:
+    """The file of the same stage, finished in another run in ``folder`` (or in a folder within it)."""
+    name = f"checkpoints/{stage.name}.safetensors"
+    for path in sorted([*folder.glob(f"*/{name}"), *folder.glob(f"*/*/{name}")]):
+        try:
+            header = weight_files.load_header(path)
+        except (OSError, UserError):
+            continue  # another run's damaged file is no reason to stop this one
+        if header.get("shared", {}).get("key") == wanted.key:
+            return path
+    return None
+
+
+def take_over(objective: Objective, own: Identity, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Copy what the same stage of another run has trained, from the content of its file."""
+    state = objective.state_dict()
+    with torch.no_grad():
+        for mine, theirs in zip(own.tensors, header["shared"]["tensors"], strict=True):
+            state[mine].copy_(tensors[theirs])
