@@ -201,7 +201,7 @@ def _run_stage(
 def _take_over(
     context: RunContext, stage: Stage, objective: Objective, identity: sharing.Identity | None
 ) -> int | None:
-    """Load the stage from a run that has trained the same, and return the epoch it kept; None if there is no such run."""
+    """Load the stage from a run that has trained the same, if there is one, and return the epoch that it kept."""
     if context.reuse is None or identity is None:
         return None
     folder = context.reuse
