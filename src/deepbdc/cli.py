@@ -61,9 +61,10 @@ app.command(
     group=BENCHMARKS,
     sort_key=3,
 )
-app.command("deepbdc.commands.paper:paper", name="paper", group=BENCHMARKS, sort_key=4)
+app.command("deepbdc.commands.methods:list_methods", name="methods", group=BENCHMARKS, sort_key=4)
+app.command("deepbdc.commands.paper:paper", name="paper", group=BENCHMARKS, sort_key=5)
 
-data = App(name="data", help="List, prepare and check data sets.", group=BENCHMARKS, sort_key=5)
+data = App(name="data", help="List, prepare and check data sets.", group=BENCHMARKS, sort_key=6)
 data.command("deepbdc.commands.data:data_list", name="list", sort_key=1)
 data.command("deepbdc.commands.data:data_prepare", name="prepare", sort_key=2)
 data.command("deepbdc.commands.data:data_check", name="check", sort_key=3)

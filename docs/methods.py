@@ -1,0 +1,97 @@
+"""The table of all methods, for docs/methods.md.
+
+    python docs/methods.py            print it
+    python docs/methods.py --write    write it into docs/methods.md
+
+The rows come from the registry of methods and their docstrings, our numbers from the results kept in
+benchmarks/results, the published ones from the paper's tables. A test checks that the page is up to date.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from deepbdc.report.methods import MethodRow, method_rows
+
+PAGE = Path(__file__).parent / "methods.md"
+RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
+START, END = "<!-- methods: made by docs/methods.py -->", "<!-- end of methods -->"
+HEADER = (
+    "method",
+    "idea and paper",
+    "representation",
+    "classifier",
+    "trained by",
+    "transductive",
+    "recipes for",
+    "ours: glyphs",
+    "ours: CIFAR-FS, Conv4-64",
+    "published: miniImageNet",
+)
+
+
+def accuracy(results: list[dict[str, Any]]) -> str:
+    """The mean accuracies of a kept result, with their 95 % intervals, by shots."""
+    ordered = sorted(results, key=lambda result: result["shot"])
+    return " / ".join(f"{result['mean']:.2f} ± {result['ci95']:.2f}" for result in ordered)
+
+
+def kept(method: str, data: str) -> str:
+    """Our numbers for a method on a data set, or a dash."""
+    alone = RESULTS / data / method / "result.json"
+    if alone.is_file():
+        return accuracy(json.loads(alone.read_text(encoding="utf-8"))["results"])
+    together = RESULTS / data / "comparison.json"
+    if together.is_file():
+        for row in json.loads(together.read_text(encoding="utf-8"))["rows"]:
+            if row["name"] == f"{data}/{method}":
+                return accuracy(row["results"])
+    return "–"
+
+
+def cells(row: MethodRow) -> list[str]:
+    """One line of the table."""
+    published = "–"
+    if row.published is not None:
+        mark = "ᴿ" if row.published.rerun else ""
+        origin = "" if row.published.source == "DeepBDC paper" else f"; {row.published.source}"
+        published = f"*{row.published.as_text()}*{mark} ({row.published.backbone}{origin})"
+    return [
+        f"`{row.name}`",
+        f"**{row.title}**: {row.idea}. {row.paper}",
+        row.representation,
+        row.classifier + (" (the network adapts to the task)" if row.adapts_network else ""),
+        ", ".join(row.stages),
+        "**yes**" if row.transductive else "no",
+        ", ".join(row.data_sets) or "–",
+        kept(row.name, "glyphs"),
+        kept(row.name, "cifar_fs"),
+        published,
+    ]
+
+
+def page_table() -> str:
+    """The table as Markdown."""
+    lines = [HEADER, ["---"] * len(HEADER), *(cells(row) for row in method_rows())]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def with_table(page: str, table: str) -> str:
+    """The page with the table between its marks."""
+    before, _, rest = page.partition(START)
+    _, _, after = rest.partition(END)
+    return f"{before}{START}\n{table}\n{END}{after}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the table into docs/methods.md")
+    if parser.parse_args().write:
+        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), page_table()), encoding="utf-8")
+    else:
+        print(page_table())
+
+
+if __name__ == "__main__":
+    main()
