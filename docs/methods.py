@@ -85,6 +85,7 @@ def with_table(page: str, table: str) -> str:
 
 
 def main() -> None:
+    """Print the table, or write it into the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the table into docs/methods.md")
     if parser.parse_args().write:
