@@ -177,7 +177,7 @@ def evaluate(
         seconds=time.perf_counter() - start,
         data_fingerprint=bank.data_fingerprint,
         weights_fingerprint=weights_fingerprint(method),
-        episodes_fingerprint=_episodes_fingerprint(episodes),
+        episodes_fingerprint=episodes_fingerprint(episodes),
         class_names=dataset.class_names,
         confusion=counts if confusion else None,
     )
@@ -242,7 +242,8 @@ def _stack(batch: Sequence[Episode], name: str) -> NDArray[np.int64]:
     return np.stack([getattr(episode, name) for episode in batch])
 
 
-def _episodes_fingerprint(episodes: Episodes) -> str:
+def episodes_fingerprint(episodes: Episodes) -> str:
+    """A short text that is equal for the same episodes of the same images."""
     digest = hashlib.blake2b(episodes.data_fingerprint.encode(), digest_size=12)
     for episode in episodes:
         digest.update(episode.support.tobytes() + episode.query.tobytes())

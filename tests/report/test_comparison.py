@@ -120,6 +120,14 @@ def test_transductive_methods_are_marked_and_explained(found: ComparisonTable) -
     assert "depends on the other queries" in console.export_text()
 
 
+def test_known_results_are_used_if_they_belong_to_the_episodes(found: ComparisonTable) -> None:
+    invented = tuple(replace(result, accuracies=result.accuracies * 0 + 50) for result in found.baseline.results)
+    one = run("one")
+    for settings, used in ((SETTINGS, True), ({**SETTINGS, "seed": 1}, False)):
+        table = compare_runs([one], **settings, data=colours(), known={one.folder: invented})
+        assert ([result.mean for result in table.rows[0].results] == [50, 50]) == used
+
+
 def test_baseline_is_the_first_row(found: ComparisonTable) -> None:
     runs = [run("one"), pixels("two")]
     by_name = compare_runs(runs, data=colours(), baseline="two", **SETTINGS)

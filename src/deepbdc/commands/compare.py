@@ -14,6 +14,7 @@ from deepbdc.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from deepbdc.evaluation import EvaluationResult
     from deepbdc.recipes import Recipe
     from deepbdc.runs import Run
 
@@ -34,6 +35,8 @@ class Planned:
     """The data set in place of the recipe's, or the folder that contains the recipe's."""
     run: "Run | None" = None
     """The finished run; None if it is still to be trained."""
+    results: "tuple[EvaluationResult, ...]" = ()
+    """What its training found on the test classes, if this command has trained it."""
 
 
 def compare(
@@ -210,11 +213,11 @@ def _trained(entry: Planned, runs: Path, quiet: bool) -> Planned:
     try:
         one = DeviceOptions(devices=1)  # with several processes, each would print and draw the comparison
         resume = _is_begun(entry)
-        train(entry.recipe, entry.folder, data=entry.data, resume=resume, devices=one, quiet=quiet, reuse=runs)
+        done = train(entry.recipe, entry.folder, data=entry.data, resume=resume, devices=one, quiet=quiet, reuse=runs)
     except (Interrupted, TrainingError) as error:
         kind = KeyboardInterrupt if isinstance(error, Interrupted) else TrainingError
         raise kind(f"{entry.given}: {error} Or repeat this 'deepbdc compare', which continues the run.") from error
-    return replace(entry, run=load_run(entry.folder))
+    return replace(entry, run=load_run(entry.folder), results=done.results)
 
 
 def _report(
@@ -231,9 +234,10 @@ def _report(
     runs = [entry.run for entry in planned if entry.run is not None]
     names = [entry.given for entry in planned]
     dataset = comparison.common_data({entry.given: (entry.recipe.data, entry.data) for entry in planned})
+    known = {entry.folder: entry.results for entry in planned}
     progress = console.is_terminal
     found = comparison.compare_runs(
-        runs, names=names, **settings, data=dataset, cache=cache, progress=progress, device=device
+        runs, names=names, **settings, data=dataset, cache=cache, progress=progress, device=device, known=known
     )
     console.print(comparison.table(found))
     comparison.draw(found, picture)

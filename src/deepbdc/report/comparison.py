@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from deepbdc._files import temporary, write_text
 from deepbdc.data.dataset import Dataset
+from deepbdc.episodes import Episodes
 from deepbdc.errors import UserError
-from deepbdc.evaluation import Comparison, EvaluationResult, evaluate
+from deepbdc.evaluation import Comparison, EvaluationResult, episodes_fingerprint, evaluate
 from deepbdc.report.evaluation import TRANSDUCTIVE, transductive_mark
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def compare_runs(
     cache: str | Path | None = None,
     progress: bool = False,
     device: "str | torch.device" = "cpu",
+    known: Mapping[Path, Sequence[EvaluationResult]] | None = None,
 ) -> ComparisonTable:
     """Evaluate runs on the same episodes.
 
@@ -95,6 +97,7 @@ def compare_runs(
         baseline: The name or folder of the run with which the others are compared (default: the first).
         device: The device that embeds images and scores episodes.
         cache, progress: As for `build_bank`.
+        known: Results of runs, by their folder, that need not be computed again if they belong to the same episodes.
     """
     from deepbdc.episodes import sample_episodes
 
@@ -103,11 +106,21 @@ def compare_runs(
     drawn = [sample_episodes(dataset, way, shot, query, episodes, seed) for shot in shots]
     rows = []
     for name, run in ordered:
-        method, options = run.method.to(device), {"device": device, "cache": cache, "progress": progress}
-        source = method.source(dataset, **options, workers=run.recipe.workers)
-        results = tuple(evaluate(method, dataset, episodes=those, bank=source, progress=progress) for those in drawn)
+        results = _of_episodes((known or {}).get(run.folder, ()), drawn)
+        if results is None:
+            method, options = run.method.to(device), {"device": device, "cache": cache, "progress": progress}
+            source = method.source(dataset, **options, workers=run.recipe.workers)
+            found = [evaluate(method, dataset, episodes=those, bank=source, progress=progress) for those in drawn]
+            results = tuple(found)
         rows.append(Row(name, run.recipe.method, str(run.folder), results))
     return ComparisonTable(tuple(rows), tuple(shots))
+
+
+def _of_episodes(known: Sequence[EvaluationResult], drawn: Sequence[Episodes]) -> tuple[EvaluationResult, ...] | None:
+    """The results that belong to the episodes, in their order; None if one of them is missing."""
+    by_episodes = {result.episodes_fingerprint: result for result in known}
+    found = [by_episodes.get(episodes_fingerprint(those)) for those in drawn]
+    return None if None in found else tuple(result for result in found if result is not None)
 
 
 def _baseline_first(named: list[tuple[str, "Run"]], baseline: str | None) -> list[tuple[str, "Run"]]:
