@@ -1,0 +1,70 @@
+"""Compare results that are kept, without their networks: one table, and the order of the paper's Table 3.
+
+    python benchmarks/kept.py [DATA] [--baseline METHOD] [--output FILE]
+
+Reads benchmarks/results/DATA/METHOD/result.json, which have the accuracy of every episode. All were evaluated on the
+same episodes, so that differences are paired.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from deepbdc.evaluation import EvaluationResult
+from deepbdc.report.comparison import ComparisonTable, Row, difference_in_words, table
+
+RESULTS = Path(__file__).parent / "results"
+ORDER = [  # of the paper's Table 3, from worse to better; CovNet and ADM are not compared with each other
+    ("protonet", "covnet"),
+    ("protonet", "adm"),
+    ("covnet", "deepemd"),
+    ("adm", "deepemd"),
+    ("deepemd", "meta_deepbdc"),
+    ("meta_deepbdc", "stl_deepbdc"),
+]
+
+
+def read(data: str) -> dict[str, Row]:
+    """The kept results of a data set, by method."""
+    rows = {}
+    for file in sorted((RESULTS / data).glob("*/result.json")):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        results = tuple(EvaluationResult.from_json(one) for one in content["results"])
+        rows[file.parent.name] = Row(f"{data}/{file.parent.name}", content["method"], str(file.parent), results)
+    return rows
+
+
+def order(rows: dict[str, Row]) -> list[str]:
+    """One line for each step of the paper's order: what it says, and what our episodes say."""
+    lines = []
+    for worse, better in ORDER:
+        if worse not in rows or better not in rows:
+            continue
+        pairs = zip(rows[better].results, rows[worse].results, strict=True)
+        parts = [f"{one.shot}-shot {difference_in_words(one.compare(other))}" for one, other in pairs]
+        lines.append(f"{better} minus {worse}: {', '.join(parts)}")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="?", default="cifar_fs")
+    parser.add_argument("--baseline", default="protonet")
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    rows = read(given.data)
+    first = rows[given.baseline]
+    others = sorted((row for row in rows.values() if row is not first), key=lambda row: row.results[-1].mean)
+    console = Console(width=100, record=True)
+    console.print(table(ComparisonTable((first, *others), tuple(result.shot for result in first.results))))
+    console.print("\nThe order of the paper's Table 3, paired differences (* = the interval excludes 0):")
+    for line in order(rows):
+        console.print(line, highlight=False)
+    if given.output:
+        given.output.write_text(console.export_text(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
