@@ -1,8 +1,9 @@
 """Stages that runs have in common: what one run has trained, another takes over.
 
 ProtoNet, DN4 and ADM, say, start from the same network after ordinary training on all classes. Two stages are the same
-if they have the same data, settings and seed, and if their first step starts from the same values and finds the same
-loss and gradients. Names of methods and layers do not count, because the same network has other names in other methods.
+if they have the same data, settings and seed, and if they start from the same values and find the same loss and the
+same gradients for the batches of the first two steps. Names of methods and layers do not count, because the same
+network has other names in other methods.
 """
 
 import copy
@@ -22,7 +23,7 @@ from deepbdc import weight_files
 from deepbdc._seeds import derive
 from deepbdc.errors import NotFinite, UserError
 from deepbdc.recipes import Recipe, Stage
-from deepbdc.stages import Batches, Classification, Objective
+from deepbdc.stages import Batches, Objective
 
 _OF_VALIDATION = ("validate_from", "validate_every", "validation_shot")
 
@@ -45,14 +46,14 @@ class Identity:
 def identify(
     recipe: Recipe, stage: Stage, objective: Objective, batches: Batches, data_fingerprint: str
 ) -> Identity | None:
-    """The identity of a stage before its first step; None if that step fails, which the training will then say."""
+    """The identity of a stage before its first step; None if a loss is not finite, which the training will then say."""
     trial = copy.deepcopy(objective).train()
     before = {name: value.clone() for name, value in trial.state_dict().items()}
     try:
-        loss = _first_loss(recipe, stage, trial, batches)
+        losses = [_loss(recipe, stage, trial, batches, step) for step in range(min(2, batches.steps))]
     except NotFinite:
         return None
-    if not math.isfinite(float(loss)):
+    if not all(map(math.isfinite, losses)):
         return None
     gradients = {name: value.grad for name, value in trial.named_parameters() if value.grad is not None}
     after = trial.state_dict()
@@ -60,9 +61,10 @@ def identify(
     content = {
         "data": data_fingerprint,
         "stage": stage.name,
+        "objective": type(objective).__qualname__,
         "settings": _settings(recipe, stage),
         "preprocessing": dataclasses.asdict(objective.method.embedding.preprocessing),
-        "loss": [_function(objective), f"{float(loss):.4g}"],
+        "losses": [f"{loss:.4g}" for loss in losses],
         "tensors": [_describe(before[name], gradients.get(name)) for name in changed],
         "processes": batches.process.count,
     }
@@ -70,14 +72,14 @@ def identify(
     return Identity(hashlib.blake2b(text.encode(), digest_size=16).hexdigest(), tuple(changed))
 
 
-def _first_loss(recipe: Recipe, stage: Stage, trial: Objective, batches: Batches) -> Tensor:
-    """The loss of the first part of the first step, with gradients."""
-    part = next(iter(batches.epoch(0, 0, 0)))[0]
+def _loss(recipe: Recipe, stage: Stage, trial: Objective, batches: Batches, step: int) -> float:
+    """The loss of the first part of a step; its gradients are added to those that are there."""
+    part = next(batches.epoch(0, step, workers=0))[0]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(recipe.seed, stage.name, "model", 0, 0, 0))
+        torch.manual_seed(derive(recipe.seed, stage.name, "model", 0, step, 0))
         value: Tensor = trial(*part).value
         value.backward()
-    return value.detach()
+    return float(value.detach())
 
 
 def _settings(recipe: Recipe, stage: Stage) -> dict[str, Any]:
@@ -92,15 +94,8 @@ def _settings(recipe: Recipe, stage: Stage) -> dict[str, Any]:
     return {**chosen, "stage": settings}
 
 
-def _function(objective: Objective) -> str:
-    """The name of the loss, because two losses may begin alike and differ later."""
-    method = type(objective.method)
-    own = method.batch_loss if isinstance(objective, Classification) else method
-    return f"{type(objective).__qualname__} {own.__module__}.{own.__qualname__}"
-
-
 def _describe(value: Tensor, gradient: Tensor | None) -> list[Any]:
-    """A tensor before the first step: shape, values and the norm of its gradient."""
+    """A tensor before the first step: shape, values and the norm of its gradients."""
     values = hashlib.blake2b(value.detach().cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()
     return [list(value.shape), values, None if gradient is None else f"{float(gradient.norm()):.3g}"]
 
