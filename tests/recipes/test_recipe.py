@@ -757,6 +757,17 @@ def test_table_of_the_page() -> None:
         assert f"`{name}`" in PAGE
 
 
+def test_the_page_names_every_recipe() -> None:
+    """In full, as `BENCHMARK/METHOD_*` for both numbers of shots, or as `miniimagenet_to_*/...` for all targets."""
+    for name in list_recipes():
+        folder, _, method = name.partition("/")
+        if method.removesuffix("_1shot").removesuffix("_5shot") in META + TRANSFER and folder in PAPER_FOLDERS:
+            continue  # in the first table
+        folders = (folder, "miniimagenet_to_*") if "_to_" in folder else (folder,)
+        forms = (method, re.sub(r"_[15]shot$", "_*", method))
+        assert any(f"`{first}/{second}`" in PAGE for first in folders for second in forms), name
+
+
 def epochs_of(recipe: Recipe) -> str:
     epochs = recipe.stages["pretrain"].epochs
     if "meta" in recipe.stages:
