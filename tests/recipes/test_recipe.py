@@ -39,6 +39,28 @@ TRANSFER = ["good_embed", "stl_deepbdc"]
 SMALL = [f"{prefix}{method}" for prefix in ("cifar_fs/", "cifar_fs/resnet12_", "glyphs/") for method in META + TRANSFER]
 SMALL += [f"{folder}/{method}" for folder in ("cifar_fs", "glyphs") for method in methods.names()]
 SMALL = sorted(set(SMALL))
+ON_BENCHMARKS = [
+    "adm",
+    "adm+dn4",
+    "anil",
+    "covnet",
+    "ctm",
+    "ctx",
+    "dn4",
+    "feat",
+    "frn",
+    "good_embed",
+    "maml",
+    "matchingnet",
+    "meta_baseline",
+    "meta_deepbdc",
+    "meta_deepbdc+dn4",
+    "metaoptnet",
+    "protonet",
+    "r2d2",
+    "relationnet",
+    "stl_deepbdc",
+]
 
 # d, dropout, learning rate of t, generations and C: of the released scripts, where the paper does not say.
 RELEASED = {
@@ -91,12 +113,38 @@ def test_every_cell_has_a_recipe() -> None:
     assert set(expected + SMALL) <= set(list_recipes())
 
 
+@pytest.mark.parametrize("folder", ["miniimagenet", "cub"])
+@pytest.mark.parametrize("method", ON_BENCHMARKS)
+def test_methods_have_recipes_for_miniimagenet_and_cub(method: str, folder: str) -> None:
+    """One for all numbers of shots, or one for 1 shot and one for 5."""
+    either = [{f"{folder}/{method}"}, {f"{folder}/{method}_{shot}shot" for shot in (1, 5)}]
+    assert sum(names <= set(list_recipes()) for names in either) == 1
+    for shot in (1, 5):
+        name = f"{folder}/{method}_{shot}shot"
+        if name in list_recipes():
+            recipe = load_recipe(name)
+            assert recipe.evaluation is not None
+            assert recipe.evaluation.shots == (shot,)
+            assert recipe.validation_shot(recipe.trainings[-1]) == shot
+
+
+@pytest.mark.parametrize("folder", ["glyphs", "cifar_fs", "miniimagenet", "cub"])
+def test_classifier_baseline_is_meta_baseline_without_episodes(folder: str) -> None:
+    recipe = load_recipe(f"{folder}/classifier_baseline")
+    other = load_recipe(f"{folder}/meta_baseline" + ("" if folder in ("glyphs", "cifar_fs") else "_1shot"))
+    assert recipe.method == "meta_baseline"
+    assert recipe.stages == {"pretrain": other.stages["pretrain"]}
+    assert (recipe.backbone, recipe.size) == (other.backbone, other.size)
+    assert recipe.evaluation is not None
+    assert recipe.evaluation.shots == (1, 5)
+
+
 @pytest.mark.parametrize("name", list_recipes())
 def test_every_recipe_resolves(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.data in benchmarks.names()
     assert recipe.data.replace("->", "_to_") == name.partition("/")[0]
-    assert recipe.method in name.partition("/")[2]
+    assert recipe.method in name.partition("/")[2].replace("classifier_baseline", "meta_baseline")
     assert recipe.seed == 1
     undistilled = recipe.data == "cifar_fs" and recipe.method == "stl_deepbdc"  # longer pretrain in its place
     if recipe.method in TRANSFER:
@@ -707,6 +755,17 @@ def test_table_of_the_page() -> None:
         assert proto == epochs_of(recipes["protonet"])
     for name in SMALL:
         assert f"`{name}`" in PAGE
+
+
+def test_the_page_names_every_recipe() -> None:
+    """In full, as `BENCHMARK/METHOD_*` for both numbers of shots, or as `miniimagenet_to_*/...` for all targets."""
+    for name in list_recipes():
+        folder, _, method = name.partition("/")
+        if method.removesuffix("_1shot").removesuffix("_5shot") in META + TRANSFER and folder in PAPER_FOLDERS:
+            continue  # in the first table
+        folders = (folder, "miniimagenet_to_*") if "_to_" in folder else (folder,)
+        forms = (method, re.sub(r"_[15]shot$", "_*", method))
+        assert any(f"`{first}/{second}`" in PAGE for first in folders for second in forms), name
 
 
 def epochs_of(recipe: Recipe) -> str:
