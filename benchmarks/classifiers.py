@@ -82,8 +82,9 @@ class HeadsAlone:
             weight, offset = (value[0].clone().requires_grad_() for value in start)
             if c.cosine:
                 images = images / (images.norm(dim=1, keepdim=True) + 1e-6)
-            settings = {"momentum": c.momentum, "dampening": c.dampening, "weight_decay": c.weight_decay}
-            optimiser = torch.optim.SGD([weight, offset], lr=c.learning_rate, **settings)
+            optimiser = torch.optim.SGD(
+                [weight, offset], c.learning_rate, c.momentum, dampening=c.dampening, weight_decay=c.weight_decay
+            )
             for batch in batches:
                 if c.cosine:
                     logits = images[batch] @ (offset * normalize(weight, dim=1)).T

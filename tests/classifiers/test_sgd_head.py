@@ -26,7 +26,8 @@ class Layer(nn.Module):
         if self.settings["form"] == "linear":
             return scale * (images @ self.weight.T + self.offset)
         images = images / (images.norm(dim=-1, keepdim=True) + 1e-6)
-        return scale * images @ (self.offset[:, None] * self.weight / self.weight.norm(dim=1, keepdim=True)).T
+        weight: Tensor = self.offset[:, None] * self.weight / self.weight.norm(dim=1, keepdim=True)
+        return scale * (images @ weight.T)
 
 
 def trained(classifier: SGDHeadClassifier, support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
@@ -150,7 +151,7 @@ def test_identical_images_and_images_of_zeros(make_episodes: MakeEpisodes) -> No
     support[0, 0] = support[0, 1] = support[0, 2]
     support[0, 3] = 0
     for form in ("linear", "cosine"):
-        assert SGDHeadClassifier(form, epochs=3)(support, labels, query).isfinite().all()  # type: ignore[arg-type]
+        assert SGDHeadClassifier(form, epochs=3)(support, labels, query).isfinite().all()
 
 
 def test_it_learns_and_its_rule_gives_its_scores(make_episodes: MakeEpisodes) -> None:

@@ -73,7 +73,7 @@ def test_the_margin_loss_is_that_of_the_formula(
     loss = method.batch_loss(head, images, labels)
     total, right = 0.0, 0
     for z, label in zip(method.embed(images).tolist(), labels.tolist(), strict=True):
-        weights = head.weight.tolist()  # type: ignore[operator, union-attr]
+        weights = head.weight.tolist()  # type: ignore[operator]
         if form == "cosine":
             similar = [cosine(z, w) for w in weights]
         else:
@@ -186,7 +186,7 @@ def test_pairs_are_distributed_over_processes_and_parts(tiny_data: Path) -> None
     images = AugmentedImages(load_dataset(tiny_data, "train"), Preprocessing(tiny.SIZE, tiny.SIZE), "none")
     settings = BatchSettings(epochs=2, batch_size=12, accumulate=3)
     (whole,) = PairedBatches(images, BatchSettings(epochs=2, batch_size=12), "delta", 1, Process()).load(1, 2, 0)
-    found = []
+    found: list[Tensor] = []
     for part in range(3):
         for rank in range(2):
             found += PairedBatches(images, settings, "delta", 1, Process(rank, 2)).load(1, 2, part)
@@ -226,7 +226,9 @@ def test_small_recipes_share_their_pretraining() -> None:
         for name in ("baseline", "baseline++", "neg_cosine", "simpleshot"):
             recipe = load_recipe(f"{folder}/{name}")
             assert recipe.stages == {"pretrain": shared}
-        assert list(load_recipe(f"{folder}/delta_encoder").stages) == ["pretrain", "delta"]
+        delta = load_recipe(f"{folder}/delta_encoder")
+        assert list(delta.stages) == ["pretrain", "delta"]
+        assert delta.stages["pretrain"] == shared
 
 
 def test_a_delta_encoder_remembers_the_codes_of_its_pairs(tiny_data: Path) -> None:

@@ -33,7 +33,7 @@ class Tasks:
 
     def by_label(self, values: Tensor) -> Tensor:
         """Values ``(e, way, ...)`` of the renumbered classes, in the order of the original labels."""
-        return values[_episodes(self._numbers), self._numbers]
+        return chosen(values, self._numbers)
 
     def uniform(self, purpose: int, *shape: int) -> Tensor:
         """Numbers ``(e, *shape)`` in [0, 1), of the type and on the device of the images; others for each purpose."""
@@ -61,17 +61,23 @@ def sorted_tasks(support: Tensor, labels: Tensor, way: int, seed: int) -> Tasks:
     directions = torch.randn(support.shape[-1], _DIRECTIONS, generator=generator).to(support)
     ranks = (support @ directions).argsort(dim=1, stable=True)  # (e, s, directions): images in the order of each
     order = ranks[..., 0]
-    episodes = _episodes(order)
-    sorted_labels = labels[episodes, order]
+    sorted_labels = labels.gather(1, order)
     first = membership(sorted_labels, way, torch.int64).argmax(dim=1)  # (e, way): where a class appears first
     numbers = first.argsort(dim=-1).argsort(dim=-1)
     # The same tasks get the same keys if their images are listed in another order: only places among the sorted count.
     places = order.argsort(dim=-1)
-    listed = torch.stack([places[episodes, ranks[..., i]] for i in range(1, _DIRECTIONS)], dim=-1).flatten(1)
+    listed = torch.stack([places.gather(1, ranks[..., i]) for i in range(1, _DIRECTIONS)], dim=-1).flatten(1)
     keys = np.full(len(labels), derive(seed, "tasks"), dtype=np.uint64)
     for column in listed.cpu().numpy().astype(np.uint64).T:
         keys = _mixed(keys + column)
-    return Tasks(support[episodes, order], numbers[episodes, sorted_labels], numbers, keys)
+    return Tasks(chosen(support, order), numbers.gather(1, sorted_labels), numbers, keys)
+
+
+def chosen(values: Tensor, places: Tensor) -> Tensor:
+    """Some rows of each task, ``(e, n, ...), (e, k) -> (e, k, ...)``. This copies whole rows, unlike an index."""
+    rows = places + values.shape[1] * _episodes(places)
+    found: Tensor = values.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, places.shape)
+    return found
 
 
 def _episodes(like: Tensor) -> Tensor:

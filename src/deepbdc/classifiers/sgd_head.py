@@ -7,7 +7,7 @@ from torch import Tensor
 
 from deepbdc._modes import one_thread
 from deepbdc.classifiers._products import NORM_EPSILON
-from deepbdc.classifiers._tasks import Tasks, sorted_tasks
+from deepbdc.classifiers._tasks import Tasks, chosen, sorted_tasks
 from deepbdc.classifiers.base import lengths, membership, positive
 from deepbdc.classifiers.linear import LinearClassifier, LinearRule
 from deepbdc.errors import UserError
@@ -121,14 +121,13 @@ class SGDHeadClassifier(LinearClassifier):
     def _train(self, tasks: Tasks, images: Tensor, weights: Tensor, offsets: Tensor) -> None:
         """Train weights ``(e, way, r)`` and offsets ``(e, way, 1)`` in place, for images ``(e, s, r)``."""
         targets = membership(tasks.labels, weights.shape[1], images.dtype)
-        episodes = torch.arange(len(images), device=images.device).unsqueeze(-1)
         parameters = [weights, offsets] if self.trains_offset else [weights]
         velocities: list[Tensor] | None = None
         for epoch in range(self.epochs):
             batches = self.batches(tasks, epoch)
             order, sizes = torch.cat(batches, dim=1), [batch.shape[1] for batch in batches]
-            parts = zip(images[episodes, order].split(sizes, 1), targets[episodes, order].split(sizes, 1), strict=True)
-            for batch, answers in parts:
+            parts = (chosen(values, order).split(sizes, dim=1) for values in (images, targets))
+            for batch, answers in zip(*parts, strict=True):
                 gradients = self._gradients(batch, answers, weights, offsets)
                 for value, gradient in zip(parameters, gradients, strict=False):
                     gradient.add_(value, alpha=self.weight_decay)

@@ -8,7 +8,7 @@ from torch.nn.functional import log_softmax
 
 from deepbdc._modes import one_thread, separate_random_numbers
 from deepbdc.classifiers._layers import applied
-from deepbdc.classifiers._tasks import Tasks, sorted_tasks
+from deepbdc.classifiers._tasks import Tasks, chosen, sorted_tasks
 from deepbdc.classifiers.base import grouped_by_class, membership, positive, shots
 from deepbdc.classifiers.linear import LinearClassifier, LinearRule
 from deepbdc.errors import UserError
@@ -112,9 +112,8 @@ class DeltaEncoderClassifier(LinearClassifier):
         count = self.synthetic
         grouped, _ = grouped_by_class(tasks.support, tasks.labels, way)  # (e, way, most, features)
         turns = torch.arange(count, device=grouped.device) % shots(tasks.labels, way).unsqueeze(-1)  # (e, way, count)
-        episodes = torch.arange(len(grouped), device=grouped.device)[:, None, None]
         classes = torch.arange(way, device=grouped.device)
-        references = grouped[episodes, classes[:, None], turns].flatten(0, 2)
+        references = chosen(grouped.flatten(0, 1), turns.flatten(0, 1)).flatten(0, 1)
         drawn = (tasks.uniform(0, way, count) * len(self.codes)).long().clamp_(max=len(self.codes) - 1).flatten()
         rows = max(1, _NUMBERS_AT_A_TIME // self.hidden)
         codes = self.codes.to(references.dtype)
@@ -138,16 +137,15 @@ class DeltaEncoderClassifier(LinearClassifier):
         first, second = torch.zeros_like(weights), torch.zeros_like(weights)
         rates = images.new_full((len(images), 1, 1), self.learning_rate)
         before = images.new_full((len(images), 1, 1), float("inf"))
-        episodes = torch.arange(len(images), device=images.device).unsqueeze(-1)
         step = 0
         for batches in self.batches(tasks, images.shape[1]):
             losses = []
             for batch in batches:
                 step += 1
-                some, answers = images[episodes, batch], targets[episodes, batch]
-                logs = log_softmax(some @ weights.transpose(-2, -1), dim=-1)
+                some, answers = chosen(images, batch), chosen(targets, batch).transpose(-2, -1)
+                logs = log_softmax(weights @ some.transpose(-2, -1), dim=1)  # (e, way, n)
                 losses.append(-(logs * answers).sum(dim=(1, 2)) / batch.shape[1])
-                gradient = ((logs.exp() - answers) / batch.shape[1]).transpose(-2, -1) @ some
+                gradient = (logs.exp() - answers) @ some / batch.shape[1]
                 first.lerp_(gradient, 1 - _BETAS[0])
                 second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
                 spread = (second / (1 - _BETAS[1] ** step)).sqrt_().add_(_EPSILON)
