@@ -14,16 +14,19 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
 
 from deepbdc.classifiers import LogisticClassifier, logistic, prototype
 from deepbdc.classifiers._products import class_weights, linear_scores, support_products
+from deepbdc.classifiers._tasks import sorted_tasks
+from deepbdc.classifiers.sgd_head import Form, SGDHeadClassifier
 from measure import medians, peak_bytes, verdict
 
 WAY, SHOT, QUERY, C = 5, 5, 15, 2.0
-LOGISTIC_TARGET, GROWTH_TARGET, PROTOTYPE_TARGET = 20, 3, 10
+LOGISTIC_TARGET, GROWTH_TARGET, PROTOTYPE_TARGET, SGD_TARGET = 20, 3, 10, 20
 
 
-def random_episodes(count: int, dimensions: int) -> tuple[Tensor, Tensor, Tensor]:
+def random_episodes(count: int, dimensions: int, query: int = QUERY) -> tuple[Tensor, Tensor, Tensor]:
     """Support, labels and query with d(d+1)/2 features, each the sum of one common vector, one per class and noise."""
     features = dimensions * (dimensions + 1) // 2
     common, classes = torch.randn(features), torch.randn(count, WAY, features) / 2
@@ -32,7 +35,7 @@ def random_episodes(count: int, dimensions: int) -> tuple[Tensor, Tensor, Tensor
     def images(each: int) -> Tensor:
         return torch.randn(count, WAY * each, features).add_(classes.repeat_interleave(each, dim=1)).add_(common)
 
-    return images(SHOT), labels, images(QUERY)
+    return images(SHOT), labels, images(query)
 
 
 def scikit_learn(support: Tensor, labels: Tensor, query: Tensor) -> np.ndarray:
@@ -53,6 +56,70 @@ def broadcast(support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
         shape = len(q), WAY, q.shape[1]
         scores.append(-((q.unsqueeze(1).expand(shape) - prototypes.unsqueeze(0).expand(shape)) ** 2).sum(dim=2))
     return torch.stack(scores)
+
+
+class HeadsAlone:
+    """The same heads as those of a classifier, each trained by torch.optim.SGD from the same start in the same batches.
+
+    Starts and batches are made beforehand, so that they are not timed.
+    """
+
+    def __init__(self, classifier: SGDHeadClassifier, support: Tensor, labels: Tensor) -> None:
+        self.classifier = classifier
+        self.tasks = [
+            sorted_tasks(s[None], y[None], WAY, classifier.seed) for s, y in zip(support, labels, strict=True)
+        ]
+        self.starts = [classifier.start(tasks, WAY) for tasks in self.tasks]
+        epochs = range(classifier.epochs)
+        self.batches = [[b[0] for epoch in epochs for b in classifier.batches(tasks, epoch)] for tasks in self.tasks]
+
+    @torch.enable_grad()
+    def train(self) -> Tensor:
+        """Train one head after the other: weights ``(episodes, way, features)``."""
+        c, heads = self.classifier, []
+        for tasks, start, batches in zip(self.tasks, self.starts, self.batches, strict=True):
+            images, classes = tasks.support[0], tasks.labels[0]
+            weight, offset = (value[0].clone().requires_grad_() for value in start)
+            if c.cosine:
+                images = images / (images.norm(dim=1, keepdim=True) + 1e-6)
+            optimiser = torch.optim.SGD(
+                [weight, offset], c.learning_rate, c.momentum, dampening=c.dampening, weight_decay=c.weight_decay
+            )
+            for batch in batches:
+                if c.cosine:
+                    logits = images[batch] @ (offset * normalize(weight, dim=1)).T
+                else:
+                    logits = images[batch] @ weight.T + offset[:, 0]
+                optimiser.zero_grad()
+                cross_entropy(c.scale * logits, classes[batch]).backward()
+                optimiser.step()
+            final = offset * normalize(weight, dim=1) if c.cosine else weight
+            heads.append(c.scale * tasks.by_label(final[None].detach())[0])
+        return torch.stack(heads)
+
+
+def compare_sgd(episodes: int, repeats: int) -> list[str]:
+    """Linear and cosine heads trained by SGD on 630 features, all at once and one at a time."""
+    support, labels, _ = random_episodes(episodes, 35, query=0)
+    part, lines = 4, []
+    forms: list[tuple[Form, float]] = [("linear", 1.0), ("cosine", 2.0)]
+    for form, scale in forms:
+        classifier = SGDHeadClassifier(form, scale)
+        heads_alone = HeadsAlone(classifier, support[:part], labels[:part])
+        ms = medians({"ours": partial(classifier.rule, support, labels, WAY), "alone": heads_alone.train}, repeats)
+        ours, alone = ms["ours"] / episodes, ms["alone"] / part
+        weights = classifier.rule(support[:part], labels[:part], WAY).weights
+        expected = heads_alone.train()
+        error = (weights - expected).abs().max() / expected.abs().max()
+        lines += [
+            f"{form} heads trained by SGD for {classifier.epochs} epochs, {support.shape[-1]} features, "
+            f"{episodes:,} episodes at once",
+            f"  ours {ours:.2f} ms per episode ({1e3 / ours:,.0f} per second), one head at a time with torch.optim.SGD "
+            f"{alone:.0f} ms ({1e3 / alone:,.1f} per second): {alone / ours:.0f}x "
+            f"(target {SGD_TARGET}x: {verdict(alone / ours >= SGD_TARGET)})",
+            f"  largest difference of a weight, relative to the largest weight: {error:.1e}",
+        ]
+    return lines
 
 
 def compare_logistic(episodes: int, repeats: int) -> list[str]:
@@ -152,6 +219,7 @@ def report(quick: bool) -> Iterator[str]:
         (compare_logistic, 32 if quick else 128, 3 if quick else 15),
         (compare_growth, 4 if quick else 8, 3 if quick else 15),
         (compare_prototypes, 2 if quick else 4, 3 if quick else 7),
+        (compare_sgd, 64 if quick else 2048, 1 if quick else 3),
     ):
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("error")  # a fit that does not converge must not be timed

@@ -753,14 +753,14 @@ def test_table_of_the_page() -> None:
         assert stl == f"{recipes['stl_deepbdc'].options['reduce_to']}; {epochs_of(recipes['stl_deepbdc'])}"
         assert good == epochs_of(recipes["good_embed"])
         assert proto == epochs_of(recipes["protonet"])
-    for name in SMALL:
-        assert f"`{name}`" in PAGE
 
 
 def test_the_page_names_every_recipe() -> None:
     """In full, as `BENCHMARK/METHOD_*` for both numbers of shots, or as `miniimagenet_to_*/...` for all targets."""
     for name in list_recipes():
         folder, _, method = name.partition("/")
+        if folder in ("cifar_fs", "glyphs") and method in methods.names():
+            continue  # the page says that there is one for every method
         if method.removesuffix("_1shot").removesuffix("_5shot") in META + TRANSFER and folder in PAPER_FOLDERS:
             continue  # in the first table
         folders = (folder, "miniimagenet_to_*") if "_to_" in folder else (folder,)

@@ -169,12 +169,17 @@ class ShuffledBatches(Batches):
 
     def load(self, epoch: int, step: int, part: int) -> Batch:
         """Load this process's images of one part of a step."""
-        chosen = self._order(epoch)[step * self.batch_size : (step + 1) * self.batch_size]
+        indices = self.piece(epoch, step, part)
         piece = part * self.process.count + self.process.rank
-        size = self.batch_size // (self.parts * self.process.count)
-        indices = chosen[piece * size : (piece + 1) * size]
         images = self.images.load(indices, derive(self.seed, self.name, "images", epoch, step, piece))
         return images, self.images.dataset.labels[torch.from_numpy(indices)]
+
+    def piece(self, epoch: int, step: int, part: int) -> NDArray[np.int64]:
+        """The images of this process in one part of a step, as indices of the data set."""
+        chosen = self._order(epoch)[step * self.batch_size : (step + 1) * self.batch_size]
+        number = part * self.process.count + self.process.rank
+        size = self.batch_size // (self.parts * self.process.count)
+        return chosen[number * size : (number + 1) * size]
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         """The order of the images in an epoch; the last one asked for is kept."""
