@@ -244,3 +244,4 @@ def test_its_working_memory_grows_with_positions_and_channels() -> None:
     small = made.working_memory((5, 8, 4, 4), (15, 8, 4, 4))
     assert made.working_memory((5, 64, 4, 4), (15, 64, 4, 4)) > 1.5 * small
     assert made.working_memory((5, 8, 8, 8), (15, 8, 8, 8)) > 8 * small
+    assert TransportClassifier(solver="entropic").working_memory((5, 8, 4, 4), (15, 8, 4, 4)) > small

@@ -39,7 +39,7 @@ def transport(
     row_weights: Tensor,
     column_weights: Tensor,
     solver: Solver = "exact",
-    regularisation: float = 0.05,
+    regularisation: float = 0.02,
 ) -> Tensor:
     """The cost of optimal transport: ``(..., r, c), (..., r), (..., c) -> (...)``, computed in float64.
 

@@ -48,7 +48,7 @@ class TransportClassifier(Classifier):
         steps: int = 100,
         rate: float = 100.0,
         solver: Solver = "exact",
-        regularisation: float = 0.05,
+        regularisation: float = 0.02,
     ) -> None:
         super().__init__(
             scale=scale, centre=centre, steps=steps, rate=rate, solver=solver, regularisation=regularisation
@@ -100,7 +100,8 @@ class TransportClassifier(Classifier):
         images, channels, height, width = support
         way, positions = min(images, _USUAL_WAY), height * width
         rows = 4 * 8 * (images + query[0] + way) * channels * positions
-        return rows + 5 * 8 * max(query[0], images) * way * positions**2
+        copies = 5 if self.solver == "exact" else 9
+        return rows + copies * 8 * max(query[0], images) * way * positions**2
 
 
 def position_weights(images: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:

@@ -54,7 +54,7 @@ class DeepEMD(EpisodicMethod):
         steps: int = 100,
         rate: float = 100.0,
         solver: Solver = "exact",
-        regularisation: float = 0.05,
+        regularisation: float = 0.02,
     ) -> None:
         channels = backbone.out_channels
         pool = KeepMap(channels) if grid is None else GridPool(channels, grid)
