@@ -1,7 +1,9 @@
 """Pooling layers that average positions, or keep all of them."""
 
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
 
+from deepbdc.errors import UserError
 from deepbdc.pooling.base import Pool, ReducedPool
 
 
@@ -47,3 +49,29 @@ class KeepMap(ReducedPool):
     def represent(self, reduced: Tensor) -> Tensor:
         """The map itself."""
         return reduced
+
+
+class GridPool(Pool):
+    """The means over the cells of a grid, ``(n, channels, h, w) -> (n, channels, size, size)``.
+
+    For classifiers whose cost grows fast with the number of positions. If ``size`` does not divide the height or width,
+    neighbouring cells overlap, and the mean of the grid is not exactly that of the map.
+
+    Args:
+        channels: Channels of the incoming map.
+        size: Cells in a row and in a column, at most as many as the map has positions there.
+    """
+
+    def __init__(self, channels: int, size: int) -> None:
+        super().__init__(channels=channels, size=size)
+        if size < 1:
+            raise UserError(f"a grid needs at least one cell, got a size of {size}")
+        self.out_features = channels
+        self.size = size
+
+    def represent(self, reduced: Tensor) -> Tensor:
+        """The means over the cells."""
+        height, width = reduced.shape[2:]
+        if self.size > min(height, width):
+            raise UserError(f"a map of {height}×{width} positions is too small for a grid of {self.size}×{self.size}")
+        return adaptive_avg_pool2d(reduced, self.size)
