@@ -1,7 +1,9 @@
 """Feature maps whose classes differ in one planted thing, and the methods that need no training to look for it.
 
-A map is ``content + noise``. The noise is the same for all classes: independent, with the same variance in every
-channel and at every position. The five kinds of content are in `KINDS`.
+A map is ``content + constant + noise``. The constant and the noise are the same for all classes: the noise is
+independent, with the same variance in every channel and at every position. A constant stands for the positive mean of
+features behind a ReLU; DeepEMD, which weights positions by their inner product with the mean of the other image, needs
+one. The five kinds of content are in `KINDS`.
 """
 
 from collections.abc import Callable, Mapping
@@ -90,14 +92,14 @@ def _normal(*shape: int, generator: torch.Generator) -> Tensor:
     return torch.randn(*shape, generator=generator)
 
 
-KINDS: dict[str, tuple[Content, float]] = {
-    "mean": (mean, 1.0),
-    "covariance": (covariance, 0.3),
-    "descriptors": (descriptors, 0.5),
-    "place": (place, 0.7),
-    "dependence": (dependence, 0.5),
+KINDS: dict[str, tuple[Content, float, float]] = {
+    "mean": (mean, 1.0, 0.0),
+    "covariance": (covariance, 0.3, 2.0),
+    "descriptors": (descriptors, 0.5, 2.0),
+    "place": (place, 0.7, 0.0),
+    "dependence": (dependence, 0.5, 0.0),
 }
-"""What tells the classes apart -> the content of the maps, and the standard deviation of the noise."""
+"""What tells the classes apart -> the content of the maps, the standard deviation of the noise, and the constant."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,9 @@ class Maps:
 def planted_maps(kind: str, episodes: int, query: int, seed: int = 0) -> Maps:
     """Draw episodes whose classes differ only in ``kind``, with ``query`` query images per class."""
     generator = torch.Generator().manual_seed(seed)
-    content_of, noise = KINDS[kind]
+    content_of, noise, constant = KINDS[kind]
     content = torch.stack([content_of(SHOT + query, generator) for _ in range(episodes)])
-    maps = content + noise * _normal(*content.shape, generator=generator)
+    maps = content + constant + noise * _normal(*content.shape, generator=generator)
     maps = maps.transpose(-2, -1).unflatten(-1, (SIDE, SIDE))
     return Maps(maps[:, :, :SHOT], maps[:, :, SHOT:])
 
@@ -142,16 +144,21 @@ class Entry:
     def create(self, seed: int = 0) -> Method:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return deepbdc.create_method(self.name, Identity(), SHOT, **self.options).eval()
+            return deepbdc.create_method(self.name, Identity(), self.shot, **self.options).eval()
+
+    @property
+    def shot(self) -> int:
+        """Support images per class that the method is given."""
+        return OF_SHOTS.get(self.name, SHOT)
 
     def accuracy(self, kind: str, episodes: int, query: int) -> float:
         """Percent of the queries that the method classifies correctly."""
         method, maps = self.create(), planted_maps(kind, episodes, query)
-        labels, answers = (torch.arange(WAY).repeat_interleave(images) for images in (SHOT, query))
+        labels, answers = (torch.arange(WAY).repeat_interleave(images) for images in (self.shot, query))
         right = 0
         with torch.no_grad():
             for support, queries in zip(maps.support, maps.query, strict=True):
-                embedded = [method.embed(part.flatten(0, 1)) for part in (support, queries)]
+                embedded = [method.embed(part.flatten(0, 1)) for part in (support[:, : self.shot], queries)]
                 scores = method.classify(embedded[0], labels, embedded[1])
                 right += int((scores.argmax(dim=-1) == answers).sum())
         return 100 * right / (episodes * WAY * query)
@@ -200,7 +207,12 @@ WHOLE = Sight("each position in its place", ("mean", "place"), partly=("covarian
 DISTANCES = Sight("distances between positions", ("place", "dependence"))
 SIGHTS = (MEAN, MOMENTS, LOCAL, WHOLE, DISTANCES)
 
+OF_SHOTS = {"deepemd": 1}
+"""Methods that are given fewer support images. DeepEMD starts the map of a class from the mean of its images, position by
+position, which is meaningless where the positions are in a random order."""
+
 OF_METHODS = {
+    "deepemd": LOCAL,
     "adm": MOMENTS,
     "covnet": MOMENTS,
     "frn": MOMENTS,
