@@ -93,7 +93,8 @@ def principal_directions(products: Tensor, dimensions: int) -> Tensor:
     values, vectors = torch.linalg.eigh(centred(products))
     largest = values[:, None, -1:].clamp(min=torch.finfo(values.dtype).tiny)
     real = values[:, None, -dimensions:] > largest * products.shape[-1] * 1e-12
-    return vectors[..., -dimensions:] * real
+    directions: Tensor = vectors[..., -dimensions:] * real
+    return directions
 
 
 def credibility(basis: Tensor, targets: Tensor, path: int, smallest: float) -> Tensor:

@@ -22,8 +22,8 @@ class InformationClassifier(Classifier):
 
     starting from the class means of the support. Its second term assumes that all classes have equally many queries.
 
-    ``"adm"`` alternates two closed forms. First q_ic ∝ p_ic^(1 + α) / (Σ_i p_ic^(1 + α))^½ over the queries i, and then,
-    with sums over support images s of labels y and over queries z, l = λ / (1 + α) and r = images / queries,
+    ``"adm"`` alternates two closed forms: q_ic ∝ p_ic^(1 + α) / (Σ_i p_ic^(1 + α))^½ over the queries i; and then, with
+    sums over support images s of labels y and over queries z, l = λ / (1 + α) and r = images / queries,
 
         w_c = [l (Σ y_c s + Σ p_c (w_c - s)) + r (Σ q_c z + Σ p_c (w_c - z))] / [l Σ y_c + r Σ q_c].
 

@@ -115,5 +115,5 @@ def neighbour_matrix(images: Tensor, neighbours: int) -> Tensor:
     count = images.shape[1]
     distances = -similarities(images, images, "euclidean")
     itself = torch.eye(count, dtype=torch.bool, device=images.device)
-    nearest = distances.masked_fill(itself, float("inf")).argsort(dim=-1, stable=True)[..., : min(neighbours, count - 1)]
-    return torch.zeros_like(distances).scatter_(-1, nearest, 1.0)
+    order = distances.masked_fill(itself, float("inf")).argsort(dim=-1, stable=True)
+    return torch.zeros_like(distances).scatter_(-1, order[..., : min(neighbours, count - 1)], 1.0)

@@ -77,7 +77,7 @@ def logistic(
 def _fit(
     products: Tensor, labels: Tensor, way: int, C: float, tolerance: float, max_iterations: int, used: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Coefficients ``(e, s, way)`` and intercepts ``(e, 1, way)`` that minimise C Σ loss + ½‖W‖² over the used images."""
+    """Coefficients ``(e, s, way)`` and intercepts ``(e, 1, way)`` that minimise C Σ loss + ½‖W‖² over used images."""
     present = torch.ones_like(products[..., :1]) if used is None else used.to(products.dtype).unsqueeze(-1)  # (e, s, 1)
     # With a free intercept, the weights do not depend on the origin. With the origin at the mean of the support set,
     # the solver can treat intercept and weights independently.

@@ -88,8 +88,8 @@ class Method(nn.Module):
         """
         if self.transductive:
             raise UserError(
-                f"{type(self).__name__} is transductive: its answer for a picture depends on the other pictures that are "
-                "classified with it, so nothing can be learnt before they are there"
+                f"{type(self).__name__} is transductive: its answer for a picture depends on the other pictures that "
+                "are classified with it, so nothing can be learnt before they are there"
             )
         if type(self).classify is not Method.classify or type(self).embed is not Method.embed:
             raise UserError(f"{type(self).__name__} scores a task in its own way, which is not a linear rule")

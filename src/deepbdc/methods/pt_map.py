@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from deepbdc.backbones.base import Backbone
 from deepbdc.classifiers import Classifier
-from deepbdc.classifiers.optimal_transport import TransportClassifier
+from deepbdc.classifiers.balanced_transport import BalancedTransportClassifier
 from deepbdc.embedding import Embedding
 from deepbdc.methods.base import TransferMethod, by_shot, methods
 from deepbdc.pooling import AveragePool
@@ -17,7 +17,7 @@ class PTMAP(TransferMethod):
 
     Ordinary training on all classes. Then, for each task, a power transform z^½ of average-pooled features, and in
     turn: the transport P of queries to class centres μ, P = Sinkhorn(exp(-λ ‖q - μ_c‖²)) with equal shares for all
-    classes, and μ_c ← μ_c + a (mean of c under P - μ_c); see `TransportClassifier`.
+    classes, and μ_c ← μ_c + a (mean of c under P - μ_c); see `BalancedTransportClassifier`.
 
     P gives each class the same share of the queries, so accuracy drops far where they are unbalanced. Features below 0,
     which a network with leaky ReLU gives, are transformed by their absolute value and keep their sign; the original has
@@ -46,9 +46,9 @@ class PTMAP(TransferMethod):
         iterations: int = 20,
     ) -> None:
         embedding = Embedding(backbone, AveragePool(backbone.out_channels), preprocessing)
-        classifier = TransportClassifier(power, regularisation, by_shot(step, shot), iterations)
+        classifier = BalancedTransportClassifier(power, regularisation, by_shot(step, shot), iterations)
         super().__init__(embedding, classifier, step=step)
 
     def classifier_for(self, shot: int) -> Classifier:
         """The classifier with the step for this number of shots."""
-        return TransportClassifier(**{**self.classifier.settings, "step": by_shot(self.settings["step"], shot)})
+        return BalancedTransportClassifier(**{**self.classifier.settings, "step": by_shot(self.settings["step"], shot)})

@@ -13,8 +13,9 @@ class TIM(TransferMethod):
     """Boudiaf et al., "Transductive Information Maximization For Few-Shot Learning", NeurIPS 2020.
 
     Ordinary training on all classes. Then class weights w are fitted to the support images and all queries of a task:
-    p(c | z) = softmax_c(-τ/2 ‖z - w_c‖²), and λ · cross-entropy(support) - H(mean p) + α · mean H(p) over the queries is
-    minimised; see `InformationClassifier`. Representations are averages over positions, divided by their length.
+    with p(c | z) = softmax_c(-τ/2 ‖z - w_c‖²), they minimise λ · cross-entropy(support) - H(mean p) + α · mean H(p),
+    where means are over the queries; see `InformationClassifier`. Representations are averages over positions, divided
+    by their length.
 
     TIM-ADM alternates closed forms and is the default here, because it is many times faster; TIM-GD takes 1,000 steps
     of Adam, and gives slightly higher accuracies in the paper. The term H(mean p) assumes that all classes have equally

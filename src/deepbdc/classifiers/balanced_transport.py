@@ -9,16 +9,16 @@ from deepbdc.classifiers.prototype import class_means, similarities
 from deepbdc.errors import UserError
 
 
-class TransportClassifier(Classifier):
+class BalancedTransportClassifier(Classifier):
     """Queries are distributed over the classes by optimal transport, in which every class gets equally many.
 
     1. Power transform: z becomes sign(z) · (|z| + 1e-6)^power, divided by its length. Then the mean of the support
        images is subtracted from them, and the mean of the queries from the queries, and all are divided by their length
        again.
     2. Class centres μ_c start at the means of the support images. Each iteration has two steps. The transport P
-       minimises Σ P_qc ‖q - μ_c‖² - H(P) / λ over all P whose rows sum to 1 and whose columns sum to queries / way
-       (`sinkhorn`). Then μ_c moves by ``step`` of the way to the mean of the support images of c (weight 1) and the
-       queries (weights P_qc).
+       minimises Σ P_qc ‖q - μ_c‖² - H(P) / λ over all P whose rows sum to 1 and whose columns sum to queries / way.
+       Then μ_c moves by ``step`` of the way to the mean of the support images of c (weight 1) and the queries (weights
+       P_qc).
 
     Scores are the logarithms of the transport to the last centres; no gradient flows through them.
 
@@ -27,8 +27,8 @@ class TransportClassifier(Classifier):
         regularisation: λ.
         step: Part of the way to the new mean, above 0 and at most 1.
         iterations: Of centres and transport.
-        tolerance: Largest error of the row sums of P.
-        sinkhorn_iterations: At most this many for one P.
+        tolerance: Largest error of the column sums of P.
+        transport_iterations: At most this many for one P.
     """
 
     transductive = True
@@ -41,7 +41,7 @@ class TransportClassifier(Classifier):
         step: float = 0.2,
         iterations: int = 20,
         tolerance: float = 1e-6,
-        sinkhorn_iterations: int = 1000,
+        transport_iterations: int = 1000,
     ) -> None:
         super().__init__(
             power=power,
@@ -49,7 +49,7 @@ class TransportClassifier(Classifier):
             step=step,
             iterations=iterations,
             tolerance=tolerance,
-            sinkhorn_iterations=sinkhorn_iterations,
+            transport_iterations=transport_iterations,
         )
         if not 0 < step <= 1:
             raise UserError(f"step must be above 0 and at most 1, got {step!r}")
@@ -58,7 +58,7 @@ class TransportClassifier(Classifier):
         self.step = step
         self.iterations = int(positive("iterations", iterations))
         self.tolerance = positive("tolerance", tolerance)
-        self.sinkhorn_iterations = int(positive("sinkhorn_iterations", sinkhorn_iterations))
+        self.transport_iterations = int(positive("transport_iterations", transport_iterations))
 
     def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
         """``(e, s, features), (e, s), (e, q, features) -> (e, q, way)``."""
@@ -80,7 +80,7 @@ class TransportClassifier(Classifier):
     def _transport(self, query: Tensor, centres: Tensor) -> Tensor:
         """Logarithm of the transport of queries to centres, ``(e, q, way)`` in float64."""
         kernel = self.regularisation * similarities(query, centres, "euclidean").double()
-        return sinkhorn(kernel, self.tolerance, self.sinkhorn_iterations)
+        return balanced_transport(kernel, self.tolerance, self.transport_iterations)
 
 
 def power_transformed(images: Tensor, power: float) -> Tensor:
@@ -90,24 +90,37 @@ def power_transformed(images: Tensor, power: float) -> Tensor:
     return normalize(transformed - transformed.mean(dim=1, keepdim=True), dim=-1)
 
 
-def sinkhorn(kernel: Tensor, tolerance: float, iterations: int) -> Tensor:
-    """Logarithms of exp(kernel), with rows and columns scaled: ``(e, q, way) -> (e, q, way)``, float64.
+def balanced_transport(kernel: Tensor, tolerance: float, iterations: int) -> Tensor:
+    """Logarithms of exp(kernel), with rows and columns scaled: ``(e, q, way) -> (e, q, way)``.
 
-    Rows sum to 1, columns to queries / way. Each iteration scales rows, then columns; an episode ends when its row sums
-    are right to ``tolerance``.
+    Rows sum to 1, and columns to queries / way. Sinkhorn's algorithm scales rows and columns in turn, and takes
+    hundreds of iterations. Here the rows are always right, and b, the logarithms of the factors of the columns, are
+    found by Newton's method: they minimise the convex function
+    Σ_q log Σ_c exp(kernel_qc + b_c) - queries / way · Σ_c b_c. Where a step of Newton's does not bring the column
+    sums nearer, a step of Sinkhorn's takes its place. An episode ends when its column sums are right to ``tolerance``.
     """
-    share = kernel.shape[-2] / kernel.shape[-1]
-    logs = (kernel - kernel.amax(dim=-1, keepdim=True)).clamp(min=-600)  # exp(-600) is still a normal float64
-    values = logs.exp()
-    columns = torch.ones_like(values[:, :1].transpose(-2, -1))  # (e, way, 1)
-    sums = values @ columns
-    rows = torch.ones_like(sums)
-    running = torch.ones_like(sums[:, :1], dtype=torch.bool)
+    kernel = kernel.transpose(-2, -1).contiguous()  # (e, way, q): arithmetic along a short last dimension is slow
+    share = kernel.shape[2] / kernel.shape[1]
+    logs = torch.log_softmax(kernel, dim=1)
+    errors = _column_errors(logs, share)
     for _ in range(iterations):
-        rows = torch.where(running, 1 / sums, rows)
-        columns = torch.where(running, share / (values.transpose(-2, -1) @ rows), columns)
-        sums = values @ columns
-        running = running & ((rows * sums - 1).abs().amax(dim=1, keepdim=True) > tolerance)
+        running = errors.abs().amax(dim=-1) > tolerance  # (e,)
         if not bool(running.any()):
             break
-    return logs + rows.log() + columns.log().transpose(-2, -1)
+        plan = logs[running].exp()
+        sums = plan.sum(dim=-1)
+        # Adding the same number to all b changes nothing. The 1 makes the equation solvable, and their sum 0.
+        curvature = torch.diag_embed(sums) - plan @ plan.transpose(-2, -1) + 1
+        step, _ = torch.linalg.solve_ex(curvature, errors[running].unsqueeze(-1))  # not finite where it is singular
+        newton = torch.log_softmax(logs[running] - step, dim=1)
+        better = _column_errors(newton, share).abs().amax(dim=-1) < 0.9 * errors[running].abs().amax(dim=-1)
+        scaled = logs[running] - logs[running].logsumexp(dim=-1, keepdim=True)
+        updated = torch.where(better[:, None, None], newton, torch.log_softmax(scaled, dim=1))
+        logs[running] = updated
+        errors[running] = _column_errors(updated, share)
+    return logs.transpose(-2, -1)
+
+
+def _column_errors(logs: Tensor, share: float) -> Tensor:
+    """How far the columns are from their share: ``(e, way, q) -> (e, way)``."""
+    return logs.exp().sum(dim=-1) - share
