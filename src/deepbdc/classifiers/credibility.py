@@ -103,39 +103,78 @@ def credibility(basis: Tensor, targets: Tensor, path: int, smallest: float) -> T
     Smaller is more credible. The whole number in it is the place of α in the path, counted from the smallest; the rest
     is how near the residual is to its limit there.
 
-    With r = Y - X B and the threshold t = n α, the solution is γ_i = r_i max(0, 1 - t / ‖r_i‖), where B minimises a
-    Huber loss of the ‖r_i‖. B is found by reweighted least squares, which starts from the solution for the α before.
+    With r = Y - X B and the threshold t = n α, the solution is γ_i = r_i max(0, 1 - t / ‖r_i‖), where B minimises the
+    Huber loss of the ‖r_i‖ with threshold t. The search for B starts from the solution for the α before.
     """
-    transposed = basis.transpose(-2, -1)
-    absent = torch.diag_embed((basis.square().sum(dim=1) < 0.5).to(basis.dtype))  # columns of zeros
-    residuals = targets - basis @ (transposed @ targets)
-    lengths = residuals.norm(dim=-1)
+    parameters = basis.transpose(-2, -1) @ targets  # (e, k, way)
+    lengths = (targets - basis @ parameters).norm(dim=-1)
     largest = lengths.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(basis.dtype).tiny)
     found = torch.full_like(lengths, float(path))
     for place in reversed(range(path)):
         threshold = largest * smallest ** (1 - place / max(1, path - 1))
-        lengths = _robust_lengths(basis, transposed, absent, targets, lengths, threshold)
-        ratio = lengths / threshold
+        parameters = _robust_regression(basis, targets, parameters, threshold)
+        ratio = (targets - basis @ parameters).norm(dim=-1) / threshold
         found = torch.where(ratio <= 1 + 1e-9, place + 0.999 * ratio.clamp(max=1), found)
     return found
 
 
-def _robust_lengths(
-    basis: Tensor, transposed: Tensor, absent: Tensor, targets: Tensor, lengths: Tensor, threshold: Tensor
-) -> Tensor:
-    """Lengths of the residuals ``(e, n)`` that minimise the Huber loss with a threshold ``(e, 1)``."""
-    running = torch.ones_like(threshold, dtype=torch.bool)
-    for _ in range(500):
-        weights = (threshold / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)).clamp(max=1).unsqueeze(1)
-        weighted = transposed * weights  # (e, k, n)
-        parameters = torch.linalg.solve(weighted @ basis + absent, weighted @ targets)
-        updated = (targets - basis @ parameters).norm(dim=-1)
-        change = ((updated - lengths).abs() / threshold).amax(dim=-1, keepdim=True)
-        lengths = torch.where(running, updated, lengths)
-        running = running & (change > 1e-6)
-        if not bool(running.any()):
+_REWEIGHTED_STEPS, _STEPS = 8, 25
+
+
+def _robust_regression(basis: Tensor, targets: Tensor, parameters: Tensor, threshold: Tensor) -> Tensor:
+    """Minimise the Huber loss with a threshold ``(e, 1)`` of the lengths of the residuals, starting at ``(e, k, way)``.
+
+    A few steps of reweighted least squares, which are cheap, are enough for most episodes. In the others, most of which
+    have few images, they could take thousands; there, some steps of Newton's method follow.
+    """
+    parameters = parameters.clone()
+    running = torch.arange(len(basis), device=basis.device)
+    for step in range(_STEPS):
+        if len(running) == 0:
             break
-    return lengths
+        images, labels, before, limit = basis[running], targets[running], parameters[running], threshold[running]
+        residuals = labels - images @ before
+        lengths = residuals.norm(dim=-1)
+        weights = (limit / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)).clamp(max=1).unsqueeze(-1)  # (e, n, 1)
+        weighted = (images * weights).transpose(-2, -1)
+        curvature = weighted @ images
+        # Columns of zeros need a 1 to be solvable.
+        absent = torch.diag_embed((images.square().sum(dim=1) < 0.5).to(images.dtype))
+        updated = torch.linalg.solve(curvature + absent, weighted @ labels)
+        if step >= _REWEIGHTED_STEPS:
+            outside = (weights < 1) * weights
+            change = _newton_change(images, residuals, lengths, outside, curvature + absent, weighted @ residuals)
+            better = _huber(labels - images @ (before + change), limit) <= _huber(labels - images @ updated, limit)
+            updated = torch.where(better[:, None, None], before + change, updated)
+        parameters[running] = updated
+        moved = ((labels - images @ updated).norm(dim=-1) - lengths).abs().amax(dim=-1) > 1e-6 * limit[:, 0]
+        running = running[moved]
+    return parameters
+
+
+def _newton_change(
+    images: Tensor, residuals: Tensor, lengths: Tensor, outside: Tensor, curvature: Tensor, gradient: Tensor
+) -> Tensor:
+    """Newton's change of the parameters ``(e, k, way)``; not finite where there is none.
+
+    Beyond the threshold, the loss of a residual r does not curve in the direction of r. ``outside`` ``(e, n, 1)`` holds
+    the weights of such images, and 0 for the others.
+    """
+    count, way = images.shape[-1], residuals.shape[-1]
+    directions = residuals / lengths.clamp(min=torch.finfo(lengths.dtype).tiny).unsqueeze(-1)
+    products = (images.unsqueeze(-1) * directions.unsqueeze(-2)).flatten(2)  # (e, n, k · way)
+    identity = torch.eye(way, dtype=images.dtype, device=images.device)
+    whole = (curvature[:, :, None, :, None] * identity[None, None, :, None, :]).reshape(-1, count * way, count * way)
+    whole = whole - (products * outside).transpose(-2, -1) @ products
+    step, _ = torch.linalg.solve_ex(whole, gradient.flatten(1).unsqueeze(-1))
+    return step.reshape(gradient.shape)
+
+
+def _huber(residuals: Tensor, threshold: Tensor) -> Tensor:
+    """The loss of each episode, ``(e, n, way), (e, 1) -> (e,)``."""
+    lengths = residuals.norm(dim=-1)
+    inside = lengths.clamp(max=threshold)
+    return (inside.square() / 2 + threshold * (lengths - inside)).sum(dim=-1)
 
 
 def most_credible(order: Tensor, labels: Tensor, used: Tensor, per_class: int) -> Tensor:
