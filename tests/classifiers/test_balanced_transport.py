@@ -124,4 +124,4 @@ def test_no_queries_and_wrong_options(make_episodes: MakeEpisodes) -> None:
     assert BalancedTransportClassifier().assumes_balanced_queries
     for options in ({"power": 0.0}, {"step": 0.0}, {"step": 1.1}, {"iterations": 0}, {"regularisation": -1.0}):
         with pytest.raises(ValueError, match=next(iter(options))):
-            BalancedTransportClassifier(**options)  # type: ignore[arg-type]
+            BalancedTransportClassifier(**options)

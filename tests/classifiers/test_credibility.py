@@ -118,4 +118,4 @@ def test_no_queries_and_wrong_options(make_episodes: MakeEpisodes) -> None:
     assert not CredibilityClassifier().assumes_balanced_queries
     for options in ({"C": 0.0}, {"dimensions": 0}, {"per_class": 0}, {"path": 0}, {"range": 1.0}):
         with pytest.raises(ValueError, match=next(iter(options))):
-            CredibilityClassifier(**options)  # type: ignore[arg-type]
+            CredibilityClassifier(**options)

@@ -167,14 +167,16 @@ def _newton_change(
     whole = (curvature[:, :, None, :, None] * identity[None, None, :, None, :]).reshape(-1, count * way, count * way)
     whole = whole - (products * outside).transpose(-2, -1) @ products
     step, _ = torch.linalg.solve_ex(whole, gradient.flatten(1).unsqueeze(-1))
-    return step.reshape(gradient.shape)
+    change: Tensor = step.reshape(gradient.shape)
+    return change
 
 
 def _huber(residuals: Tensor, threshold: Tensor) -> Tensor:
     """The loss of each episode, ``(e, n, way), (e, 1) -> (e,)``."""
     lengths = residuals.norm(dim=-1)
     inside = lengths.clamp(max=threshold)
-    return (inside.square() / 2 + threshold * (lengths - inside)).sum(dim=-1)
+    loss: Tensor = (inside.square() / 2 + threshold * (lengths - inside)).sum(dim=-1)
+    return loss
 
 
 def most_credible(order: Tensor, labels: Tensor, used: Tensor, per_class: int) -> Tensor:

@@ -28,8 +28,8 @@ class ICI(TransferMethod):
 
     Queries once added stay, and all of them get new labels in each round; the paper's text on this was not at hand. No
     number of queries per class is assumed, but each round takes equally many of each predicted class; where queries are
-    unbalanced, ICI loses what it gains elsewhere over logistic regression. The second
-    version of ICI (a logistic model of credibility, TPAMI 2021) is not here. Transductive.
+    unbalanced, ICI loses what it gains elsewhere over logistic regression. The second version of ICI (a logistic model
+    of credibility, TPAMI 2021) is not here. Transductive.
 
     Args:
         backbone: From images to feature maps.

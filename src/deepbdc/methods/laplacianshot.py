@@ -29,9 +29,9 @@ class LaplacianShot(TransferMethod):
     released code loses the class.
 
     The authors choose λ on the validation classes for each number of shots, between 0.1 and 1.5; the values that they
-    chose are not known to us. The default is our choice on the validation classes of CIFAR-FS. The released code first matched predictions with true labels by
-    the Hungarian method, which its authors corrected in 2021; the DeepBDC paper quotes accuracies from before.
-    Transductive.
+    chose are not known to us. The default is our choice on the validation classes of CIFAR-FS. The released code first
+    matched predictions with true labels by the Hungarian method, which its authors corrected in 2021; the DeepBDC paper
+    quotes accuracies from before. Transductive.
 
     Args:
         backbone: From images to feature maps.
