@@ -521,6 +521,10 @@ def test_compare(trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch:
     assert [one["accuracies"] for one in both[0]] == [one["accuracies"] for one in both[1]]
     assert again["rows"][1]["differences"][0]["difference"] == -content["rows"][1]["differences"][0]["difference"]
 
+    main(["compare", "runs/protonet", *options, "--dirichlet", "2", "--output", "pictures/unbalanced.png"])
+    result = json.loads(Path("pictures/unbalanced.json").read_text())["rows"][0]["results"][0]
+    assert (result["unbalanced"], result["dirichlet"]) == (True, 2)
+
 
 def test_compare_passes_the_device_on(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from deepbdc.report import comparison
