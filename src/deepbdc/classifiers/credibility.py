@@ -118,7 +118,7 @@ def credibility(basis: Tensor, targets: Tensor, path: int, smallest: float) -> T
     return found
 
 
-_REWEIGHTED_STEPS, _STEPS = 8, 25
+_REWEIGHTED_STEPS, _STEPS = 8, 40
 
 
 def _robust_regression(basis: Tensor, targets: Tensor, parameters: Tensor, threshold: Tensor) -> Tensor:
@@ -144,8 +144,10 @@ def _robust_regression(basis: Tensor, targets: Tensor, parameters: Tensor, thres
         if step >= _REWEIGHTED_STEPS:
             outside = (weights < 1) * weights
             change = _newton_change(images, residuals, lengths, outside, curvature + absent, weighted @ residuals)
-            better = _huber(labels - images @ (before + change), limit) <= _huber(labels - images @ updated, limit)
-            updated = torch.where(better[:, None, None], before + change, updated)
+            # A whole step may overshoot: of some parts of it and the reweighted step, the one with the smallest loss.
+            tried = torch.stack([*(before + part * change for part in (1, 0.5, 0.25, 0.125, 0.03125)), updated])
+            losses = torch.stack([_huber(labels - images @ one, limit) for one in tried]).nan_to_num(float("inf"))
+            updated = tried[losses.argmin(dim=0), torch.arange(len(running), device=running.device)]
         parameters[running] = updated
         moved = ((labels - images @ updated).norm(dim=-1) - lengths).abs().amax(dim=-1) > 1e-6 * limit[:, 0]
         running = running[moved]
