@@ -208,8 +208,8 @@ DISTANCES = Sight("distances between positions", ("place", "dependence"))
 SIGHTS = (MEAN, MOMENTS, LOCAL, WHOLE, DISTANCES)
 
 OF_SHOTS = {"deepemd": 1}
-"""Methods that are given fewer support images. DeepEMD starts the map of a class from the mean of its images, position by
-position, which is meaningless where the positions are in a random order."""
+"""Methods that are given fewer support images. DeepEMD starts the map of a class from the mean of its images at each
+position, which means nothing where the positions are in a random order."""
 
 OF_METHODS = {
     "deepemd": LOCAL,

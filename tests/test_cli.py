@@ -221,6 +221,23 @@ def test_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(list(cache.glob("*.npy"))) == 1
 
 
+def test_evaluate_unbalanced_queries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, output = arrays(tmp_path / "x.npz"), tmp_path / "out.json"
+    options = ["--data", str(data), "--shot", "1", "--query", "4", "--episodes", "20", "--output", str(output)]
+    for more, dirichlet in (
+        (["--unbalanced"], 1),
+        (["--dirichlet", "2"], 2),
+        (["--unbalanced", "--dirichlet=0.5"], 0.5),
+    ):
+        main(["evaluate", "pixels", "--size", "8", *options, *more])
+        assert f"unbalanced (Dirichlet {dirichlet:g})" in " ".join(capsys.readouterr().out.split())
+        content = json.loads(output.read_text())
+        assert (content["results"][0]["unbalanced"], content["results"][0]["dirichlet"]) == (True, dirichlet)
+        assert (content["request"]["unbalanced"], content["request"]["dirichlet"]) == (True, dirichlet)
+    with pytest.raises(SystemExit, match="dirichlet must be a positive number"):
+        main(["evaluate", "pixels", *options, "--dirichlet", "0"])
+
+
 def test_evaluate_asks_for_no_more_than_there_is(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="class 'a' has 12 images, but 1 for support"):
         main(["evaluate", "pixels", "--data", str(arrays(tmp_path / "x.npz")), "--shot", "1"])
@@ -464,6 +481,8 @@ def test_evaluate_a_run(trained: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert (run / "checkpoints" / "evaluation-pretrain-other-test.json").is_file()
     main(["evaluate", str(run), "--output", str(tmp_path / "mine.json"), "--shot", "1"])
     assert len(accuracies(tmp_path / "mine.json")) == 1
+    main(["evaluate", str(run), "--dirichlet", "2", "--shot", "1"])
+    assert (run / "evaluation-tiny-test-unbalanced-2.json").is_file()
 
 
 def test_a_run_has_its_own_network(trained: Path) -> None:
@@ -501,6 +520,10 @@ def test_compare(trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch:
     both = (content["rows"][1]["results"], again["rows"][0]["results"])
     assert [one["accuracies"] for one in both[0]] == [one["accuracies"] for one in both[1]]
     assert again["rows"][1]["differences"][0]["difference"] == -content["rows"][1]["differences"][0]["difference"]
+
+    main(["compare", "runs/protonet", *options, "--dirichlet", "2", "--output", "pictures/unbalanced.png"])
+    result = json.loads(Path("pictures/unbalanced.json").read_text())["rows"][0]["results"][0]
+    assert (result["unbalanced"], result["dirichlet"]) == (True, 2)
 
 
 def test_compare_passes_the_device_on(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,10 @@
 import hashlib
+import itertools
+import json
+import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,6 +107,54 @@ def test_every_unbalanced_share_is_equally_likely() -> None:
     assert all(abs(count - 500) < 100 for count in shares.values())
 
 
+@given(seed=st.integers(0, 2**31), query=st.integers(1, 19), dirichlet=st.floats(0.01, 100))
+def test_unbalanced_queries_of_any_dirichlet_parameter(seed: int, query: int, dirichlet: float) -> None:
+    options: dict[str, Any] = {"unbalanced": True, "dirichlet": dirichlet}
+    for episode in sample_episodes(DATA, way=4, shot=1, query=query, count=3, seed=seed, **options):
+        check(episode, 4, 1, 4 * query)
+
+
+def test_dirichlet_1_is_the_default() -> None:
+    one = sample_episodes(DATA, way=4, query=4, count=20, unbalanced=True, dirichlet=1)
+    assert digest(one) == digest(sample_episodes(DATA, way=4, query=4, count=20, unbalanced=True))
+
+
+@pytest.mark.parametrize("dirichlet", [0.5, 2.0, 1.0 + 1e-9])
+def test_unbalanced_shares_follow_the_dirichlet_distribution(dirichlet: float) -> None:
+    """The probability of each list of numbers, from the formula of the Dirichlet-multinomial distribution."""
+    count, total, way = 6000, 3, 3
+    episodes = sample_episodes(DATA, way=way, shot=1, query=1, count=count, unbalanced=True, dirichlet=dirichlet)
+    found = Counter(tuple(np.bincount(e.query_labels, minlength=way).tolist()) for e in episodes)
+    for share in itertools.product(range(total + 1), repeat=way):
+        if sum(share) == total:
+            expected = math.factorial(total) * math.gamma(way * dirichlet) / math.gamma(way * dirichlet + total)
+            for number in share:
+                expected *= math.gamma(dirichlet + number) / math.gamma(dirichlet) / math.factorial(number)
+            assert abs(found[share] / count - expected) < 4 * math.sqrt(expected / count)
+
+
+def test_a_larger_dirichlet_parameter_is_more_balanced() -> None:
+    def spread(dirichlet: float) -> float:
+        options: dict[str, Any] = {"unbalanced": True, "dirichlet": dirichlet}
+        episodes = sample_episodes(dataset(images=200), way=4, query=10, count=300, **options)
+        return float(np.mean([np.bincount(e.query_labels, minlength=4).std() for e in episodes]))
+
+    spreads = [spread(dirichlet) for dirichlet in (0.2, 1, 2, 100)]
+    assert spreads == sorted(spreads, reverse=True)
+    assert spreads[-1] < 3 < spreads[0]
+
+
+def test_episodes_of_an_earlier_version_have_no_dirichlet_parameter(tmp_path: Path) -> None:
+    episodes = sample_episodes(DATA, way=3, query=2, count=3, unbalanced=True, dirichlet=2)
+    episodes.save(tmp_path / "new.npz")
+    assert Episodes.load(tmp_path / "new.npz").settings.dirichlet == 2
+    content = dict(np.load(tmp_path / "new.npz"))
+    header = json.loads(str(content["header"]))
+    del header["settings"]["dirichlet"]
+    np.savez(tmp_path / "old.npz", **(content | {"header": np.array(json.dumps(header))}))
+    assert Episodes.load(tmp_path / "old.npz").settings.dirichlet == 1
+
+
 def test_seeds_give_different_episodes_and_numpy_integers_are_accepted() -> None:
     seeds = [0, 1, 2**32, 2**63, 2**63 + 1, 2**64 - 1]
     assert len({digest(sample_episodes(DATA, count=3, seed=seed)) for seed in seeds}) == len(seeds)
@@ -172,6 +224,9 @@ def test_files_that_are_not_episodes_raise_clear_errors(tmp_path: Path) -> None:
         ({"query": 0}, "query and count must be at least 1"),
         ({"count": 0}, "query and count must be at least 1"),
         ({"seed": -1}, "seed at least 0"),
+        ({"unbalanced": True, "dirichlet": 0}, "dirichlet must be a positive number, got 0"),
+        ({"unbalanced": True, "dirichlet": math.inf}, "dirichlet must be a positive number"),
+        ({"dirichlet": 2}, "dirichlet=2 has no effect on balanced queries: set unbalanced as well"),
     ],
 )
 def test_wrong_settings_raise_clear_errors(options: dict[str, int], message: str) -> None:

@@ -17,7 +17,7 @@ from deepbdc import Embedding, FewShotClassifier, create_backbone, create_classi
 from deepbdc.data.images import BadImage
 from deepbdc.errors import UserError
 from deepbdc.estimator import NONE_OF_THESE, EmbeddedImage
-from deepbdc.methods import Method
+from deepbdc.methods import Method, create_method
 from deepbdc.own_images import networks
 from deepbdc.pooling import AveragePool, BDCPool
 from tests.drawings import CLASSES, draw, examples, save
@@ -518,6 +518,19 @@ class TestRuns:
         with pytest.raises(UserError, match=rf'{name}, cannot be used here .* Give classifier="logistic"'):
             FewShotClassifier(backbone=method).fit(EXAMPLES, LABELS)
         assert len(FewShotClassifier(backbone=method, classifier="logistic").fit(EXAMPLES, LABELS).classes_) == 3
+
+    @pytest.mark.parametrize("name", ["laplacianshot", "ici", "tim", "pt_map"])
+    def test_a_transductive_method_is_refused_by_that_word(self, name: str) -> None:
+        """Pictures may come one at a time, so an answer must not depend on those beside it."""
+        method = create_method(name, "conv4")
+        words = "is transductive: its answer for a picture depends on the other pictures that are classified with it"
+        with pytest.raises(UserError, match=rf'{words}.* Give classifier="logistic"'):
+            FewShotClassifier(backbone=method).fit(EXAMPLES, LABELS)
+        assert len(FewShotClassifier(backbone=method, classifier="logistic").fit(EXAMPLES, LABELS).classes_) == 3
+
+    def test_the_inductive_form_of_ici_is_kept(self) -> None:
+        method = create_method("ici", "conv4", inference="inductive")
+        assert FewShotClassifier(backbone=method).fit(EXAMPLES, LABELS).predict(NEW).shape == (len(NEW),)
 
     def test_a_method_of_ones_own_is_saved_with_all_its_weights(self) -> None:
         def method(C: float) -> Method:

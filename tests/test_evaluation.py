@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from deepbdc import BDCPool, Embedding, create_backbone
 from deepbdc.classifiers import Classifier, create_classifier
-from deepbdc.classifiers.prototype import class_means
+from deepbdc.classifiers.prototype import PrototypeClassifier, class_means
 from deepbdc.data.dataset import ArrayDataset
 from deepbdc.embedding import pixel_embedding
 from deepbdc.episodes import sample_episodes
@@ -81,6 +81,32 @@ def test_result_says_of_what_it_is() -> None:
     assert result.seconds > 0
     with pytest.raises(AttributeError):
         result.way = 4  # type: ignore[misc]
+
+
+class Assuming(PrototypeClassifier):
+    transductive = True
+    assumes_balanced_queries = True
+
+
+def test_a_method_that_assumes_balanced_queries_is_warned_about_on_unbalanced_ones(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    assuming = Method(network(), Assuming("euclidean", "mean", None, None))
+    balanced = evaluate(assuming, DATA, query=3, episodes=5)
+    assert balanced.assumes_balanced_queries
+    unbalanced = evaluate(method(), DATA, query=3, episodes=5, unbalanced=True, dirichlet=2)
+    assert (unbalanced.unbalanced, unbalanced.dirichlet, unbalanced.assumes_balanced_queries) == (True, 2, False)
+    assert not list(recwarn)
+    with pytest.warns(UserWarning, match="Assuming assumes that all classes of a task have equally many queries, but"):
+        found = evaluate(assuming, DATA, query=3, episodes=5, unbalanced=True, dirichlet=2)
+    assert found.episodes_fingerprint == unbalanced.episodes_fingerprint != balanced.episodes_fingerprint
+
+
+def test_results_of_an_earlier_version_are_read() -> None:
+    result = evaluate(method(), DATA, query=3, episodes=5)
+    old = {k: v for k, v in result.as_json().items() if k not in ("dirichlet", "assumes_balanced_queries")}
+    again = EvaluationResult.from_json(old)
+    assert (again.dirichlet, again.assumes_balanced_queries, again.mean) == (1, False, result.mean)
 
 
 def test_bank_and_stored_episodes_serve_many_evaluations() -> None:

@@ -63,6 +63,7 @@ class Settings:
     seed: int
     unbalanced: bool = False
     distinct_content: bool = False
+    dirichlet: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ def sample_episodes(
     seed: int = 0,
     *,
     unbalanced: bool = False,
+    dirichlet: float = 1.0,
     distinct_content: bool = False,
 ) -> Episodes:
     """Sample episodes: for each one draw classes, then images of each class, uniformly and without replacement.
@@ -149,14 +151,18 @@ def sample_episodes(
         query: Query images per class.
         count: Number of episodes.
         seed: Any integer from 0 to 2⁶⁴ - 1.
-        unbalanced: Distribute the way · query query images of an episode over its classes at random. All distributions
-            are equally likely. If a class has too few images, the remaining queries are drawn from the following
-            classes.
+        unbalanced: Distribute the way · query query images of an episode over its classes at random: the shares of the
+            classes come from a Dirichlet distribution, and each query then draws its class. If a class has too few
+            images, the remaining queries are drawn from the following classes.
+        dirichlet: Parameter of the Dirichlet distribution, the same for all classes. With 1, all distributions of the
+            queries are equally likely; the larger, the more balanced. Veilleux et al., "Realistic Evaluation of
+            Transductive Few-Shot Learning", NeurIPS 2021, has 2; as far as we remember it rounds the shares instead
+            of drawing the queries, which makes its tasks slightly more balanced.
         distinct_content: Of several images with the same content, use only the first. This reads all images once.
     """
     way, shot = _plain_range("way", way), _plain_range("shot", shot)
     query, count, seed = operator.index(query), operator.index(count), operator.index(seed)
-    settings = Settings(way, shot, query, count, seed, unbalanced, distinct_content)
+    settings = Settings(way, shot, query, count, seed, unbalanced, distinct_content, float(dirichlet))
     members = _members(dataset, distinct_content)
     _check_settings(settings, dataset.class_names, members)
     items = tuple(_draw(settings, members, number) for number in range(count))
@@ -195,6 +201,7 @@ def _check_settings(settings: Settings, class_names: tuple[str, ...], members: l
     if settings.query < 1 or settings.count < 1 or not 0 <= settings.seed < 2**64:
         given = f"{settings.query}, {settings.count} and {settings.seed}"
         raise UserError(f"query and count must be at least 1, and seed at least 0 and below 2^64, got {given}")
+    check_dirichlet(settings.unbalanced, settings.dirichlet)
     way, shot = _range(settings.way)[1], _range(settings.shot)[1]
     if way > len(members):
         raise UserError(f"{way}-way episodes need {way} classes, but the data set has {len(members)}")
@@ -204,6 +211,14 @@ def _check_settings(settings: Settings, class_names: tuple[str, ...], members: l
                 f"class {class_name!r} has {len(images)} images, but {shot} for support + {settings.query} for query "
                 f"= {shot + settings.query} are needed"
             )
+
+
+def check_dirichlet(unbalanced: bool, dirichlet: float) -> None:
+    """Raise `UserError` unless the Dirichlet parameter is positive, and has a meaning if it is not the default."""
+    if not 0 < dirichlet < float("inf"):
+        raise UserError(f"dirichlet must be a positive number, got {dirichlet!r}")
+    if dirichlet != 1 and not unbalanced:
+        raise UserError(f"dirichlet={dirichlet:g} has no effect on balanced queries: set unbalanced as well")
 
 
 def _draw(settings: Settings, members: list[Indices], number: int) -> Episode:
@@ -246,15 +261,40 @@ def _shares(stream: np.random.Philox, settings: Settings, available: list[int]) 
     way, total = len(available), len(available) * settings.query
     if not settings.unbalanced:
         return [settings.query] * way
-    # "Stars and bars": of total + way - 1 places in a row, way - 1 are bars, which separate the query images of the
-    # classes. All positions of the bars are equally likely, and so are all distributions.
-    bars = np.sort(_choose(stream, np.arange(total + way - 1), way - 1))
-    shares = [int(share) for share in np.diff(np.concatenate([[-1], bars, [total + way - 1]])) - 1]
+    shares = _equally_likely(stream, way, total) if settings.dirichlet == 1 else _urn(stream, way, total, settings)
     surplus = 0
     for label in [*range(way), *range(way)]:
         wanted = shares[label] + surplus
         shares[label] = min(wanted, available[label])
         surplus = wanted - shares[label]
+    return shares
+
+
+def _equally_likely(stream: np.random.Philox, way: int, total: int) -> list[int]:
+    """Numbers of all classes that sum to ``total``: each such list is equally likely.
+
+    "Stars and bars": of total + way - 1 places in a row, way - 1 are bars, which separate the query images of the
+    classes. All positions of the bars are equally likely.
+    """
+    bars = np.sort(_choose(stream, np.arange(total + way - 1), way - 1))
+    return [int(share) for share in np.diff(np.concatenate([[-1], bars, [total + way - 1]])) - 1]
+
+
+def _urn(stream: np.random.Philox, way: int, total: int, settings: Settings) -> list[int]:
+    """Numbers of all classes that sum to ``total``, from a Dirichlet distribution of their shares.
+
+    "Pólya's urn": one query after the other draws its class, with a probability proportional to the parameter plus the
+    number that the class has already. This gives the same distribution as drawing shares first, and needs only
+    arithmetic whose results are the same on every machine. With the parameter 1 it is that of `_equally_likely`.
+    """
+    shares = [0] * way
+    for drawn in range(total):
+        place = int(stream.random_raw() >> np.uint64(11)) * 2.0**-53 * (way * settings.dirichlet + drawn)
+        label = 0
+        while label < way - 1 and place >= settings.dirichlet + shares[label]:
+            place -= settings.dirichlet + shares[label]
+            label += 1
+        shares[label] += 1
     return shares
 
 

@@ -106,7 +106,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             images: Pictures; or a folder that holds one folder of pictures per class.
             labels: The class of each picture, as strings or numbers. Leave it out with a folder.
             unlabelled: Some dozens of pictures of the same kind without labels, or a folder of them. Their mean
-                representation is subtracted from all others. This helps most with a single example per class.
+                representation is subtracted from all others. This helps most with a single example per class. If they
+                are the pictures that will be classified, the answers are transductive: each depends on all of them.
         """
         images, labels = check_labels(images, labels)
         embedding = self._find_embedding()

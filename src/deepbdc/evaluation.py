@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -48,6 +49,8 @@ class EvaluationResult:
     episodes_fingerprint: str
     class_names: tuple[str, ...] = field(default=(), repr=False)
     confusion: NDArray[np.int64] | None = field(default=None, repr=False)  # (true class, predicted class)
+    dirichlet: float = 1.0  # of unbalanced queries
+    assumes_balanced_queries: bool = False
 
     @property
     def mean(self) -> float:
@@ -126,6 +129,8 @@ def evaluate(
     episodes: int | Episodes = 2000,
     seed: int = 0,
     *,
+    unbalanced: bool = False,
+    dirichlet: float = 1.0,
     bank: Source | None = None,
     batch_size: int = 64,
     device: str | torch.device = "cpu",
@@ -144,8 +149,9 @@ def evaluate(
         way: Classes per episode.
         shot: Support images per class.
         query: Query images per class.
-        episodes: How many, or episodes drawn before (then way, shot, query and seed are theirs).
+        episodes: How many, or episodes drawn before (then way, shot, query, seed, unbalanced and dirichlet are theirs).
         seed: Of the episodes: the same seed gives the same ones to every method.
+        unbalanced, dirichlet: As for `sample_episodes`.
         bank: What an earlier ``method.source(dataset)`` gave; otherwise it is made now.
         device: Where to embed images and to score episodes, if ``bank`` is not given; else the method's own device.
         batch_size, budget, cache, progress, workers, shard: As for `build_bank`.
@@ -153,8 +159,16 @@ def evaluate(
     """
     start = time.perf_counter()
     if not isinstance(episodes, Episodes):
-        episodes = sample_episodes(dataset, way, shot, query, episodes, seed)
+        episodes = sample_episodes(
+            dataset, way, shot, query, episodes, seed, unbalanced=unbalanced, dirichlet=dirichlet
+        )
     episodes.check(dataset)
+    if method.assumes_balanced_queries and episodes.settings.unbalanced:
+        warnings.warn(
+            f"{_name(method)} assumes that all classes of a task have equally many queries, but the queries of these "
+            "episodes are unbalanced: its accuracy is lower than where the assumption is true",
+            stacklevel=2,
+        )
     if bank is None:
         options: dict[str, Any] = {"batch_size": batch_size, "device": device, "budget": budget, "cache": cache}
         bank = method.to(device).source(dataset, **options, progress=progress, workers=workers, shard=shard)
@@ -180,7 +194,14 @@ def evaluate(
         episodes_fingerprint=episodes_fingerprint(episodes),
         class_names=dataset.class_names,
         confusion=counts if confusion else None,
+        dirichlet=settings.dirichlet,
+        assumes_balanced_queries=method.assumes_balanced_queries,
     )
+
+
+def _name(method: Method) -> str:
+    """The name of a method for a message; that of its classifier, if there is no class for the method."""
+    return type(method.classifier if type(method) is Method else method).__name__
 
 
 def _classifiers_used(method: Method, episodes: Episodes) -> str:

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from deepbdc.classifiers import create_classifier
+from deepbdc.classifiers import LogisticClassifier, create_classifier
 from tests.classifiers.conftest import MakeEpisodes
 
 
@@ -113,3 +113,21 @@ def test_giving_up_is_said(make_episodes: MakeEpisodes) -> None:
     with pytest.warns(RuntimeWarning, match="stopped after 3 iterations") as caught:
         create_classifier("logistic", max_iterations=3)(*make_episodes([2, 2], features=5))
     assert caught[0].filename == __file__
+
+
+def test_images_that_are_not_used_are_as_if_they_were_not_there(make_episodes: MakeEpisodes) -> None:
+    support, labels, _ = make_episodes([4, 4, 4], 6, episodes=2, dtype=torch.float64)
+    products = support @ support.transpose(-2, -1)
+    used = torch.ones_like(labels, dtype=torch.bool)
+    used[0, :3] = used[1, 5:7] = False
+    classifier = LogisticClassifier(2.0, False, 1e-10, 20_000)
+    coefficients, intercepts = classifier.fit_products(products, labels, 3, used)
+    for place in range(2):
+        own = used[place]
+        some = products[place][own][:, own].unsqueeze(0)
+        alone, intercept = classifier.fit_products(some, labels[place][own].unsqueeze(0), 3)
+        torch.testing.assert_close(coefficients[place][own], alone[0], rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(
+            coefficients[place][~own], torch.zeros_like(coefficients[place][~own]), atol=1e-9, rtol=0
+        )
+        torch.testing.assert_close(intercepts[place], intercept[0], rtol=1e-6, atol=1e-8)

@@ -558,6 +558,8 @@ def test_wrong_types(override: str, message: str) -> None:
         ("evaluation.episodes=0", r"evaluation\.episodes must be at least 1"),
         ("evaluation.shots=[]", r"evaluation\.shots must be one or more positive numbers"),
         ("evaluation.shots=[0]", r"evaluation\.shots must be"),
+        ("evaluation.dirichlet=2", r"evaluation\.dirichlet has no effect without evaluation\.unbalanced: true"),
+        ("evaluation.dirichlet=0", r"evaluation\.dirichlet must be a positive number"),
     ],
 )
 def test_wrong_values(override: str, message: str) -> None:

@@ -1,4 +1,5 @@
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -6,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
+import deepbdc.report.comparison as comparison_module
 from deepbdc.backbones import create_backbone
 from deepbdc.data.dataset import ArrayDataset
 from deepbdc.embedding import pixel_embedding
@@ -28,7 +31,7 @@ from deepbdc.report.comparison import (
     save,
     table,
 )
-from deepbdc.report.evaluation import results_table
+from deepbdc.report.evaluation import ASSUMES_BALANCE, TRANSDUCTIVE, results_table
 from deepbdc.runs import Run
 
 SETTINGS: dict[str, Any] = {"shots": (1, 5), "episodes": 60, "query": 4}
@@ -126,6 +129,41 @@ def test_known_results_are_used_if_they_belong_to_the_episodes(found: Comparison
     for settings, used in ((SETTINGS, True), ({**SETTINGS, "seed": 1}, False)):
         table = compare_runs([one], **settings, data=colours(), known={one.folder: invented})
         assert ([result.mean for result in table.rows[0].results] == [50, 50]) == used
+
+
+def test_a_transductive_method_is_told_apart_in_the_table_the_picture_and_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    monkeypatch.setattr(comparison_module, "temporary", lambda path: nullcontext(path))
+    runs = [run("x/protonet"), run("x/tim", "tim"), run("x/ici", "ici")]
+    compared = compare_runs(runs, data=colours(), shots=(1,), episodes=4, query=4)
+    draw(compared, tmp_path / "x.png")
+    labels = [label.get_text() for label in drawn[0].axes[0].get_yticklabels()]
+    assert labels == ["x/protonet", "x/tim †‡", "x/ici †"]
+    below = drawn[0].get_supxlabel()
+    console = Console(width=120, record=True)
+    console.print(table(compared))
+    for text in (below, " ".join(console.export_text().split())):
+        assert TRANSDUCTIVE in text
+        assert ASSUMES_BALANCE in text
+        assert "which is not so" not in text
+    assert [row["transductive"] for row in compared.as_json()["rows"]] == [False, True, True]
+
+
+def test_unbalanced_queries_are_named_and_a_method_that_assumes_balance_is_warned_about() -> None:
+    runs, options = [run("x/protonet"), run("x/tim", "tim")], {"unbalanced": True, "dirichlet": 2.0}
+    with pytest.warns(UserWarning, match="TIM assumes that all classes of a task have equally many queries, but"):
+        compared = compare_runs(runs, data=colours(), shots=(1,), episodes=4, query=4, **options)
+    console = Console(width=120, record=True)
+    console.print(table(compared))
+    text = " ".join(console.export_text().split())
+    assert "4 queries per class on average, unbalanced (Dirichlet 2)" in text
+    assert "equally many queries, which is not so in these" in text
+    saved = compared.as_json()["rows"]
+    assert [row["results"][0]["assumes_balanced_queries"] for row in saved] == [False, True]
+    assert all(row["results"][0]["dirichlet"] == 2 and row["results"][0]["unbalanced"] for row in saved)
 
 
 def test_baseline_is_the_first_row(found: ComparisonTable) -> None:

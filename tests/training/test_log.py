@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
@@ -220,6 +221,20 @@ def test_plain_lines_without_validation(tmp_path: Path) -> None:
     with RunLog(tmp_path, console=console) as log:
         log.epoch(epoch("meta", 2, val_accuracy=None, val_ci95=None, best_epoch=None, accuracy=None))
     assert console.file.getvalue() == "meta 2/3  loss 2.412\n"  # type: ignore[attr-defined]
+
+
+def test_a_transductive_validation_is_named_in_the_line_the_log_and_the_curve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = Console(file=StringIO(), width=200)
+    with RunLog(tmp_path, console=console) as log:
+        log.epoch(epoch("pretrain", 1, transductive=True))
+    assert "transductive val 51.00 ± 0.80" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert read(tmp_path)[0]["transductive"] is True
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, part, **_: (drawn.append(figure), part.write_bytes(b"")))
+    draw_curve(tmp_path / "log.jsonl", tmp_path / "curve.png")
+    assert drawn[0].axes[0].get_ylabel() == "validation accuracy, %, transductive"
 
 
 def test_a_bar_on_a_terminal(tmp_path: Path) -> None:

@@ -30,6 +30,13 @@ def centred(products: Tensor) -> Tensor:
     return products - rows - columns + rows.mean(dim=-2, keepdim=True)
 
 
+def centred_among(products: Tensor, present: Tensor) -> Tensor:
+    """`centred` for those images where ``present`` ``(e, s, 1)`` is 1, not 0. The products of the others become 0."""
+    mean = products @ present / present.sum(dim=1, keepdim=True)  # with the mean of those images, (e, s, 1)
+    of_mean = (present * mean).sum(dim=1, keepdim=True) / present.sum(dim=1, keepdim=True)
+    return (products - mean - mean.transpose(-2, -1) + of_mean) * present * present.transpose(-2, -1)
+
+
 def class_weights(support: Tensor, factors: Tensor, coefficients: Tensor) -> Tensor:
     """Weights Σ coefficient · factor · image: ``(e, s, features), (e, s), (e, s, way) -> (e, way, features)``."""
     return (coefficients * factors.unsqueeze(-1)).transpose(-2, -1).to(support.dtype) @ support

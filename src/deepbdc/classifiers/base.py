@@ -29,6 +29,8 @@ class Classifier(nn.Module):
 
     transductive: ClassVar[bool] = False
     """Whether the score of a query depends on the other queries. Results and tables say so."""
+    assumes_balanced_queries: ClassVar[bool] = False
+    """Whether a transductive classifier assumes that all classes have equally many queries."""
     takes: Representation = "vectors"
     """The representation of one image: a vector ``(features,)``, or a feature map ``(d, h, w)``."""
     named_parameter_groups: ClassVar[Mapping[str, tuple[str, ...]]] = {}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from deepbdc._modes import one_thread
-from deepbdc.classifiers._products import centred, class_weights, support_products
+from deepbdc.classifiers._products import centred, centred_among, class_weights, support_products
 from deepbdc.classifiers.base import classifiers, membership, positive
 from deepbdc.classifiers.linear import LinearClassifier, LinearRule
 
@@ -37,17 +37,25 @@ class LogisticClassifier(LinearClassifier):
         intercept = intercept - (products.mean(dim=1, keepdim=True) @ coefficients)
         return LinearRule(class_weights(support, factors, coefficients), intercept, self.normalize)
 
-    def fit_products(self, products: Tensor, support_labels: Tensor, way: int) -> tuple[Tensor, Tensor]:
+    def fit_products(
+        self, products: Tensor, support_labels: Tensor, way: int, used: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Fit to the inner products of the support set: ``(e, s, s), (e, s) -> (e, s, way), (e, 1, way)``.
 
         The weights of a class are the support images times its coefficients, which sum to 0. The intercepts are the
         logits at the mean of the support set.
+
+        Args:
+            products: The inner products.
+            support_labels: The classes of the images.
+            way: The number of classes.
+            used: True for the images to fit ``(e, s)``; the others are as if they were not there (default: all).
         """
         # For two classes scikit-learn has one weight vector w, the difference of our two: ½‖w‖² = ‖W‖², twice our
         # penalty ½‖W‖².
         C = self.C / 2 if way == 2 else self.C
         with one_thread():
-            return _fit(products, support_labels, way, C, self.tolerance, self.max_iterations)
+            return _fit(products, support_labels, way, C, self.tolerance, self.max_iterations, used)
 
 
 @classifiers.register
@@ -67,32 +75,45 @@ def logistic(
 
 
 def _fit(
-    products: Tensor, labels: Tensor, way: int, C: float, tolerance: float, max_iterations: int
+    products: Tensor, labels: Tensor, way: int, C: float, tolerance: float, max_iterations: int, used: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Coefficients ``(e, s, way)`` and intercepts ``(e, 1, way)`` that minimise C Σ loss + ½‖W‖²."""
+    """Coefficients ``(e, s, way)`` and intercepts ``(e, 1, way)`` that minimise C Σ loss + ½‖W‖² over used images."""
+    present = torch.ones_like(products[..., :1]) if used is None else used.to(products.dtype).unsqueeze(-1)  # (e, s, 1)
     # With a free intercept, the weights do not depend on the origin. With the origin at the mean of the support set,
     # the solver can treat intercept and weights independently.
-    values, vectors = torch.linalg.eigh(centred(products))  # (e, s), (e, s, s)
+    differences = centred(products) if used is None else centred_among(products, present)
+    values, vectors = torch.linalg.eigh(differences)  # (e, s), (e, s, s)
     # Drop directions in which the support images differ by rounding errors only.
     values = torch.where(values > values[..., -1:] * values.shape[-1] * 1e-12, values, 0)
     roots = values.sqrt()
     inverse_roots = torch.where(values > 0, roots.reciprocal(), 0)
-    weights, intercept = _minimise(vectors * roots.unsqueeze(-2), values, labels, way, C, tolerance, max_iterations)
+    coordinates = vectors * roots.unsqueeze(-2)
+    weights, intercept = _minimise(coordinates, values, present, labels, way, C, tolerance, max_iterations)
     return vectors @ (inverse_roots.unsqueeze(-2) * weights).transpose(-2, -1), intercept.transpose(-2, -1)
 
 
 def _minimise(
-    coordinates: Tensor, values: Tensor, labels: Tensor, way: int, C: float, tolerance: float, max_iterations: int
+    coordinates: Tensor,
+    values: Tensor,
+    present: Tensor,
+    labels: Tensor,
+    way: int,
+    C: float,
+    tolerance: float,
+    max_iterations: int,
 ) -> tuple[Tensor, Tensor]:
     """Weights ``(e, way, r)`` and intercepts ``(e, way, 1)`` for centred, orthogonal coordinates ``(e, s, r)``.
+
+    ``present`` is 1 for images that take part and 0 for others, whose coordinates are 0: ``(e, s, 1)``. Such a row of
+    zeros in the design adds nothing to the gradient.
 
     Accelerated gradient (Nesterov, with restarts where the step turns against the gradient), preconditioned by
     Böhning's bound on the Hessian, which in these coordinates is diagonal: ½ value + 1/C for the weights, ½ s for the
     intercept. All episodes go on until the last has converged. Classes stand before images and coordinates, because
     arithmetic along a short last dimension is several times slower.
     """
-    images = coordinates.shape[1]
-    design = torch.cat([coordinates, torch.ones_like(coordinates[..., :1])], dim=-1)  # (e, s, r + 1)
+    images = present.sum(dim=1)  # (e, 1)
+    design = torch.cat([coordinates, present], dim=-1)  # (e, s, r + 1)
     transposed = design.transpose(-2, -1)
     targets = membership(labels, way, design.dtype).transpose(-2, -1).contiguous()  # (e, way, s)
     penalty = _row(torch.full_like(values, 1 / C), 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from deepbdc.commands.common import check_device, run_folder
-from deepbdc.commands.options import DEVICES, EPISODES, OUTPUT, Cache, DataOrPath, Flag, RecipeOrPath
+from deepbdc.commands.options import DEVICES, EPISODES, OUTPUT, Cache, DataOrPath, Flag, RecipeOrPath, balance
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def compare(
     shot: Annotated[list[int] | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
     episodes: Annotated[int | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
     seed: Annotated[int | None, Parameter(metavar="NUMBER", group=EPISODES)] = None,
+    unbalanced: Annotated[Flag, Parameter(group=EPISODES)] = False,
+    dirichlet: Annotated[float | None, Parameter(metavar="NUMBER", group=EPISODES)] = None,
     output: Annotated[Path | None, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = None,
     cache: Cache = None,
     quiet: Annotated[Flag, Parameter(group=OUTPUT)] = False,
@@ -75,6 +77,9 @@ def compare(
         shot: Labelled images per class. Repeat the option for several columns (default: the first recipe's).
         episodes: Number of episodes (default: the first recipe's).
         seed: Seed of the episodes (default: the first recipe's).
+        unbalanced: Distribute the queries of an episode over its classes at random (default: the first recipe's).
+        dirichlet: How unbalanced: the parameter of the Dirichlet distribution of the classes' shares. Larger is more
+            balanced; 2 is usual in the literature. Implies --unbalanced (default: the first recipe's).
         output: The picture to write, as .png, .pdf or .svg. The numbers are written to a .json file of the same name
             (default: comparison.png in the folder of the runs).
         cache: A folder for features, so that a second comparison of the same runs does not compute them again.
@@ -89,7 +94,7 @@ def compare(
         raise UserError(f"--output must end in {', '.join(PICTURES)}, got {str(picture)!r}")
     check_device(device)
     planned = _plan(recipes, set or (), runs, data, baseline)
-    settings = _settings(planned[0].recipe, shot, episodes, seed)
+    settings = _settings(planned[0].recipe, shot, episodes, seed) | balance(unbalanced, dirichlet)
     _check(planned, settings)
     for entry in planned:
         _say(console, entry, quiet)
@@ -178,6 +183,8 @@ def _settings(recipe: "Recipe", shot: Sequence[int] | None, episodes: int | None
         "seed": own.seed if seed is None else seed,
         "way": own.way,
         "query": own.query,
+        "unbalanced": own.unbalanced,
+        "dirichlet": own.dirichlet,
     }
 
 
@@ -187,8 +194,9 @@ def _check(planned: Sequence[Planned], settings: dict[str, Any]) -> None:
     from deepbdc.report.comparison import common_data
 
     dataset = common_data({entry.given: (entry.recipe.data, entry.data) for entry in planned})
+    kind = {name: value for name, value in settings.items() if name not in ("shots", "episodes")}
     for shot in settings["shots"]:
-        sample_episodes(dataset, settings["way"], shot, settings["query"], settings["episodes"], settings["seed"])
+        sample_episodes(dataset, shot=shot, count=settings["episodes"], **kind)
 
 
 def _say(console: "Console", entry: Planned, quiet: bool) -> None:

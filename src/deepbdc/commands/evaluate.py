@@ -19,6 +19,7 @@ from deepbdc.commands.options import (
     NameOrPath,
     ProcessOptions,
     Root,
+    balance,
     given,
 )
 from deepbdc.errors import UserError
@@ -44,6 +45,8 @@ def evaluate_model(
     query: Annotated[int | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
     episodes: Annotated[int | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
     seed: Annotated[int | None, Parameter(metavar="NUMBER", group=EPISODES)] = None,
+    unbalanced: Annotated[Flag, Parameter(group=EPISODES)] = False,
+    dirichlet: Annotated[float | None, Parameter(metavar="NUMBER", group=EPISODES)] = None,
     output: Annotated[Path | None, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = None,
     cache: Cache = None,
     pool: Annotated[Literal["bdc", "average"] | None, Parameter(metavar="NAME", group=UNTRAINED)] = None,
@@ -79,6 +82,9 @@ def evaluate_model(
         query: Query images per class (default: the recipe's, else 15).
         episodes: Number of episodes (default: the recipe's, else 2000).
         seed: Seed of the episodes and of random weights (default: the recipe's, else 0).
+        unbalanced: Distribute the queries of an episode over its classes at random (default: the recipe's, else no).
+        dirichlet: How unbalanced: the parameter of the Dirichlet distribution of the classes' shares. Larger is more
+            balanced; 2 is usual in the literature. Implies --unbalanced (default: the recipe's, else 1).
         output: The JSON file for the results (default: evaluation-DATA-SPLIT.json in the folder of the run).
         cache: A folder for features, so that a second evaluation of the same model does not compute them again.
         pool: How feature maps become representations (default: bdc).
@@ -96,6 +102,7 @@ def evaluate_model(
     if size is not None and size < 1:
         raise UserError(f"--size must be at least 1, got {size}")
     settings = given(way=way, query=query, episodes=episodes, seed=seed, shots=tuple(shot) if shot else None)
+    settings |= balance(unbalanced, dirichlet)
     untrained = given(
         pool=pool, reduce_to=reduce_to, width=width, removed_downsamplings=removed_downsamplings, size=size
     )

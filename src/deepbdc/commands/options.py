@@ -101,6 +101,11 @@ class ProcessOptions:
 AUTOMATIC = ProcessOptions()
 
 
+def balance(unbalanced: bool, dirichlet: float | None) -> dict[str, Any]:
+    """What --unbalanced and --dirichlet change: nothing, if neither is given."""
+    return given(unbalanced=unbalanced or dirichlet is not None or None, dirichlet=dirichlet)
+
+
 def given(**options: Any) -> dict[str, Any]:
     """The options that are not None."""
     return {name: value for name, value in options.items() if value is not None}

@@ -55,6 +55,11 @@ class Method(nn.Module):
         """Whether the score of a query depends on the other queries."""
         return bool(getattr(self.classifier, "transductive", False))
 
+    @property
+    def assumes_balanced_queries(self) -> bool:
+        """Whether a transductive method assumes that all classes have equally many queries."""
+        return bool(getattr(self.classifier, "assumes_balanced_queries", False))
+
     def embed(self, images: Tensor) -> Tensor:
         """What `classify` takes: a representation of each image, ``(n, 3, h, w) -> (n, ...)``."""
         representations: Tensor = self.embedding(images)
@@ -81,7 +86,12 @@ class Method(nn.Module):
 
         A `UserError` says why a method has no such rule.
         """
-        if type(self).classify is not Method.classify or type(self).embed is not Method.embed or self.transductive:
+        if self.transductive:
+            raise UserError(
+                f"{type(self).__name__} is transductive: its answer for a picture depends on the other pictures that "
+                "are classified with it, so nothing can be learnt before they are there"
+            )
+        if type(self).classify is not Method.classify or type(self).embed is not Method.embed:
             raise UserError(f"{type(self).__name__} scores a task in its own way, which is not a linear rule")
         classifier = self.classifier_for(shots_of(support_labels))
         if not isinstance(classifier, Classifier):

@@ -43,8 +43,8 @@ def fit_run_classifier(method: Method, support: Tensor, labels: Tensor, way: int
         raise UserError(
             f"the classifier of this run, {type(classifier).__name__}, cannot be used here ({error}). Only classifiers "
             "that learn fixed weights for vectors can: prototype, logistic, softmax; but not an SVM, nor one that "
-            'takes feature maps or adapts the network to each task. Give classifier="logistic" to use the network of '
-            "the run with logistic regression."
+            "takes feature maps, adapts the network to each task, or is transductive. Give "
+            'classifier="logistic" to use the network of the run with logistic regression.'
         ) from error
 
 

@@ -31,13 +31,15 @@ class Validation:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The final evaluation on the test classes."""
+    """The final evaluation on the test classes. For ``unbalanced`` and ``dirichlet`` see `sample_episodes`."""
 
     shots: tuple[int, ...] = (1, 5)
     way: int = 5
     query: int = 15
     episodes: int = 2000
     seed: int = 0
+    unbalanced: bool = False
+    dirichlet: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -201,3 +203,7 @@ def _check(recipe: Recipe, title: str) -> None:
     check_counts(evaluation, f"{title}: evaluation", ("way", "query", "episodes"))
     if not evaluation.shots or min(evaluation.shots) < 1:
         raise UserError(f"{title}: evaluation.shots must be one or more positive numbers")
+    if not 0 < evaluation.dirichlet < float("inf"):
+        raise UserError(f"{title}: evaluation.dirichlet must be a positive number, got {evaluation.dirichlet}")
+    if evaluation.dirichlet != 1 and not evaluation.unbalanced:
+        raise UserError(f"{title}: evaluation.dirichlet has no effect without evaluation.unbalanced: true")

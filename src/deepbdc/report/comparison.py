@@ -11,7 +11,7 @@ from deepbdc.data.dataset import Dataset
 from deepbdc.episodes import Episodes
 from deepbdc.errors import UserError
 from deepbdc.evaluation import Comparison, EvaluationResult, episodes_fingerprint, evaluate
-from deepbdc.report.evaluation import TRANSDUCTIVE, transductive_mark
+from deepbdc.report.evaluation import footnotes, queries_in_words, transductive_mark
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +54,7 @@ class ComparisonTable:
                 "name": row.name,
                 "method": row.method,
                 "folder": row.folder,
+                "transductive": any(result.transductive for result in row.results),
                 "results": [result.as_json() for result in row.results],
                 "differences": [_difference_as_json(difference) for difference in self.differences(row)],
             }
@@ -76,6 +77,8 @@ def compare_runs(
     way: int = 5,
     query: int = 15,
     seed: int = 0,
+    unbalanced: bool = False,
+    dirichlet: float = 1.0,
     split: str = "test",
     data: str | Path | Dataset | None = None,
     baseline: str | None = None,
@@ -90,7 +93,7 @@ def compare_runs(
         runs: The runs, from `load_run`.
         names: Names for the table (default: the names of the runs; for runs of the same name, their folders).
         shots: Numbers of shots, one column each.
-        episodes, way, query, seed: As for `evaluate`.
+        episodes, way, query, seed, unbalanced, dirichlet: As for `evaluate`.
         split: The split whose classes are used.
         data: The data set for all runs, or its name or path, or a folder that contains the benchmark of the runs
             (default: the data of the runs, which must be the same).
@@ -103,7 +106,8 @@ def compare_runs(
 
     ordered = _baseline_first(list(zip(names or _names(runs), runs, strict=True)), baseline)
     dataset = data if isinstance(data, Dataset) else _data_of(runs, data, split)
-    drawn = [sample_episodes(dataset, way, shot, query, episodes, seed) for shot in shots]
+    kind: dict[str, Any] = {"unbalanced": unbalanced, "dirichlet": dirichlet}
+    drawn = [sample_episodes(dataset, way, shot, query, episodes, seed, **kind) for shot in shots]
     rows = []
     for name, run in ordered:
         results = _of_episodes((known or {}).get(run.folder, ()), drawn)
@@ -205,7 +209,7 @@ def difference_in_words(difference: Comparison) -> str:
 
 def _title(comparison: ComparisonTable) -> str:
     result = comparison.baseline.results[0]
-    tasks = f"{len(result.accuracies):,} episodes, {result.way}-way, {result.query} queries per class"
+    tasks = f"{len(result.accuracies):,} episodes, {result.way}-way, {queries_in_words(result)}"
     return f"{result.dataset} {result.split}: {tasks}"
 
 
@@ -213,9 +217,7 @@ def _caption(comparison: ComparisonTable) -> str:
     lines = [f"accuracy in % ± 95 % interval; the same episodes for all (seed {comparison.baseline.results[0].seed})"]
     if len(comparison.rows) > 1:
         lines.append(f"difference: paired, to {comparison.baseline.name}; * = its interval excludes 0")
-    if any(transductive_mark(row.results) for row in comparison.rows):
-        lines.append(TRANSDUCTIVE)
-    return "\n".join(lines)
+    return "\n".join([*lines, *footnotes([result for row in comparison.rows for result in row.results])])
 
 
 def save(comparison: ComparisonTable, path: str | Path) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 TRANSDUCTIVE = "† = transductive: the answer for a query depends on the other queries of its episode"
+ASSUMES_BALANCE = "‡ = assumes that all classes of an episode have equally many queries"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class EvaluationRequest:
     query: int = 15
     episodes: int = 2000
     seed: int = 0
+    unbalanced: bool = False
+    dirichlet: float = 1.0
     classifier: str | None = None
     """None: the classifier of the run; for a model without a run, ``prototype``."""
     pool: str = "bdc"
@@ -69,8 +72,9 @@ def run(
 
     method = _method(request, trained).to(device)
     dataset = load_dataset(request.data, request.split, root=root, skip_bad=skip_bad)
+    kind: dict[str, Any] = {"unbalanced": request.unbalanced, "dirichlet": request.dirichlet}
     drawn = [  # before the slow part, because most mistakes in a request show here
-        sample_episodes(dataset, request.way, shot, request.query, request.episodes, request.seed)
+        sample_episodes(dataset, request.way, shot, request.query, request.episodes, request.seed, **kind)
         for shot in request.shots
     ]
     options: dict[str, Any] = {"cache": cache, "progress": progress, "device": device, "shard": shard}
@@ -114,7 +118,8 @@ def default_output(request: EvaluationRequest, results: Sequence[EvaluationResul
     """The default file for results, in the folder of the run. If one stage was evaluated, its name is included."""
     file = Path(request.model)
     stage = file.stem if file.is_file() and file.name != "model.safetensors" else None
-    parts = ["evaluation", stage, results[0].dataset, results[0].split, request.classifier]
+    kind = f"unbalanced-{request.dirichlet:g}" if request.unbalanced else None
+    parts = ["evaluation", stage, results[0].dataset, results[0].split, request.classifier, kind]
     name = "-".join(part.replace("->", "_to_") for part in parts if part)
     return trained.folder / (re.sub(r"[^\w.-]", "_", name) + ".json")
 
@@ -129,8 +134,29 @@ def table(request: EvaluationRequest, results: Sequence[EvaluationResult], train
 
 
 def transductive_mark(results: Sequence[EvaluationResult]) -> str:
-    """What to put behind the name of a transductive method: its results are not comparable with inductive ones."""
-    return " †" if any(result.transductive for result in results) else ""
+    """What to put behind the name of a transductive method: its results are not comparable with inductive ones.
+
+    A second mark is for methods that assume balanced queries.
+    """
+    assumes = any(result.assumes_balanced_queries for result in results)
+    return " †" + "‡" * assumes if any(result.transductive for result in results) else ""
+
+
+def footnotes(results: Sequence[EvaluationResult]) -> list[str]:
+    """A line for each mark of `transductive_mark` that the results need."""
+    found = [TRANSDUCTIVE] if any(result.transductive for result in results) else []
+    assuming = [result for result in results if result.transductive and result.assumes_balanced_queries]
+    if assuming:
+        wrong = any(result.unbalanced for result in assuming)
+        found.append(ASSUMES_BALANCE + (", which is not so in these" if wrong else ""))
+    return found
+
+
+def queries_in_words(result: EvaluationResult) -> str:
+    """How many queries the episodes have, and whether they are unbalanced."""
+    if not result.unbalanced:
+        return f"{result.query} queries per class"
+    return f"{result.query} queries per class on average, unbalanced (Dirichlet {result.dirichlet:g})"
 
 
 def results_table(model: str, results: Sequence[EvaluationResult], classifier: str | None = None) -> "Table":
@@ -139,9 +165,9 @@ def results_table(model: str, results: Sequence[EvaluationResult], classifier: s
     from rich.text import Text
 
     first = results[0]
-    tasks = f"{first.way}-way, {first.query} queries per class, {len(first.accuracies)} episodes"
+    tasks = f"{first.way}-way, {queries_in_words(first)}, {len(first.accuracies)} episodes"
     caption = f"accuracy in % ± 95 % interval; source: {first.kept}; seed {first.seed}"
-    caption += f"\n{TRANSDUCTIVE}" if transductive_mark(results) else ""
+    caption = "\n".join([caption, *footnotes(results)])
     laid_out = Table(title=f"{first.dataset} {first.split}, {tasks}", caption=caption)
     laid_out.add_column("model")
     if classifier is not None:

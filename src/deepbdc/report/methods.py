@@ -106,11 +106,11 @@ def table(rows: Sequence[MethodRow]) -> "Table":
     shown.add_column("recipes", no_wrap=True)
     for row in rows:
         letters = dict.fromkeys(_LETTERS.get(data, "x") for data in row.data_sets)
-        marks = (" †" if row.transductive else "") + (" ‡" if row.adapts_network else "")
+        marks = (" †" if row.transductive else "") + (" §" if row.adapts_network else "")
         shown.add_row(row.name + marks, row.idea, ", ".join(row.stages), "".join(sorted(letters, key="gcmtux".index)))
     shown.caption = (
         "† transductive: the answer for a query depends on the other queries of its task\n"
-        "‡ the network itself sees the task: slower, because features cannot be computed once for all tasks\n"
+        "§ the network itself sees the task: slower, because features cannot be computed once for all tasks\n"
         "recipes: g glyphs, c cifar_fs, m miniimagenet, t tieredimagenet, u cub, x miniimagenet to other domains"
     )
     return shown

@@ -117,7 +117,8 @@ def _furnish(axes: "list[Axes]", curves: Sequence[_Curve], validated: bool) -> N
     axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[-1].set_xlim(0, max(1, sum(curve.length for curve in curves)) * 1.03)
     if validated:
-        axes[0].set_ylabel("validation accuracy, %")
+        transductive = any(line.get("transductive") for curve in curves for line in curve.epochs)
+        axes[0].set_ylabel(f"validation accuracy, %{', transductive' * transductive}")
         axes[0].margins(y=0.15)
         axes[0].plot([], [], "*", color="#64748b", markersize=11, label="selected epoch")
     for axis in axes:

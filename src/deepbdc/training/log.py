@@ -130,6 +130,8 @@ class RunLog(NullLog):
     def _write(self, kind: str, record: StepRecord | EpochRecord) -> None:
         fields = dataclasses.asdict(record)
         fields |= fields.pop("numbers", {})
+        if not fields.get("transductive", True):
+            del fields["transductive"]  # the usual case
         for key in _NOT_WRITTEN[kind]:
             del fields[key]
         seconds = self.seconds if record.seconds is None else record.seconds

@@ -348,6 +348,7 @@ def _finish_epoch(
             best_epoch=progress.best_epoch,
             numbers={**means, **scalar_parameters(objective.method)},
             global_step=done * steps,
+            transductive=result is not None and result.transductive,
         )
     )
     progress.finish_epoch()

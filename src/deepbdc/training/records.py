@@ -52,6 +52,7 @@ class EpochRecord:
             are single numbers, such as the scale ``t`` of BDC pooling.
         global_step: Steps done of the whole stage.
         seconds: As in `StepRecord`.
+        transductive: Whether the validation is that of a transductive method.
     """
 
     stage: str
@@ -65,3 +66,4 @@ class EpochRecord:
     numbers: Mapping[str, float]
     global_step: int
     seconds: float | None = None
+    transductive: bool = False

@@ -355,8 +355,10 @@ def _test_episodes(recipe: Recipe, dataset: Dataset | None) -> list[Episodes]:
     if dataset is None:
         return []
     chosen = recipe.evaluation_settings
+    kind: dict[str, Any] = {"unbalanced": chosen.unbalanced, "dirichlet": chosen.dirichlet}
     return [
-        sample_episodes(dataset, chosen.way, shot, chosen.query, chosen.episodes, chosen.seed) for shot in chosen.shots
+        sample_episodes(dataset, chosen.way, shot, chosen.query, chosen.episodes, chosen.seed, **kind)
+        for shot in chosen.shots
     ]
 
 

@@ -84,4 +84,5 @@ def _results(record: EpochRecord) -> Iterator[str]:
     if record.val_accuracy is not None:
         interval = "" if record.val_ci95 is None else f" ± {record.val_ci95:.2f}"
         best = "" if record.best_epoch is None else f" (best: epoch {record.best_epoch})"
-        yield f"val {record.val_accuracy:.2f}{interval}{best}"
+        kind = "transductive val" if record.transductive else "val"
+        yield f"{kind} {record.val_accuracy:.2f}{interval}{best}"
