@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from deepbdc._modes import evaluating
 from deepbdc._registry import Registry
@@ -61,15 +62,15 @@ backbones: Registry[Backbone] = Registry("backbone")
 class BlockNorms(NamedTuple):
     """The batch norms of a block: those of its main path, in the order of the data, and those of its shortcut."""
 
-    main: list[nn.BatchNorm2d]
-    shortcut: list[nn.BatchNorm2d]
+    main: list[_BatchNorm]
+    shortcut: list[_BatchNorm]
 
 
 def norms_of(block: nn.Module) -> BlockNorms:
     """The batch norms of a block of `Backbone.blocks_in_order`."""
     norms = BlockNorms([], [])
     for name, module in block.named_modules():
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, _BatchNorm):
             (norms.shortcut if name.startswith("downsample.") else norms.main).append(module)
     return norms
 
