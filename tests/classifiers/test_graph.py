@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from deepbdc.classifiers.graph import GraphClassifier, GraphLayer, Norm
+from deepbdc.classifiers.graph import EdgeLayer, GraphClassifier, GraphLayer, Norm
 from tests.classifiers.conftest import MakeEpisodes
 
 
@@ -37,56 +37,60 @@ def normalised(norm: Norm, rows: list[Tensor]) -> list[Tensor]:
     return list((values - mean) / (variance + norm.norm.eps).sqrt() * norm.norm.weight + norm.norm.bias)
 
 
-def naive_layer(layer: GraphLayer, graphs: list[list[Tensor]]) -> list[list[Tensor]]:
-    """All graphs of one episode: each is a list of nodes."""
-    keys = [(g, i, j) for g, nodes in enumerate(graphs) for i in range(len(nodes)) for j in range(i)]
-    rows = [(graphs[g][i] - graphs[g][j]).abs() for g, i, j in keys]
+Graphs = list[list[list[Tensor]]]  # graphs[run][graph][node]
+
+
+def naive_layer(layer: GraphLayer, runs: Graphs) -> Graphs:
+    """All graphs of one episode. The runs share their edges."""
+    graphs, nodes = range(len(runs[0])), range(len(runs[0][0]))
+    keys = [(g, i, j) for g in graphs for i in nodes for j in range(i)]
+    rows = [torch.stack([(run[g][i] - run[g][j]).abs() for run in runs]).mean(dim=0) for g, i, j in keys]
     for part in layer.edges:
-        rows = [leaky(row) for row in normalised(part.norm, [part.linear.weight @ row for row in rows])]  # type: ignore
-    edges = {key: float(layer.weight(row)) for key, row in zip(keys, rows, strict=True)}
-    computed, places = [], []
-    for g, nodes in enumerate(graphs):
-        for i, node in enumerate(nodes):
-            others = [j for j in range(len(nodes)) if j != i]
-            weights = torch.tensor([edges[g, max(i, j), min(i, j)] for j in others], dtype=torch.float64).exp()
-            around = sum(weight / weights.sum() * nodes[j] for weight, j in zip(weights, others, strict=True))
-            computed.append(layer.nodes(torch.cat([node, torch.as_tensor(around)])))
-            places.append(g)
+        assert isinstance(part, EdgeLayer)
+        rows = [leaky(row) for row in normalised(part.norm, [part.linear.weight @ row for row in rows])]
+    edges = {key: float(layer.weight(row).exp()) for key, row in zip(keys, rows, strict=True)}
+    computed = []
+    for run in runs:
+        for g in graphs:
+            for i in nodes:
+                weights = [edges[g, max(i, j), min(i, j)] if j != i else 0.0 for j in nodes]
+                around = torch.zeros_like(run[g][i])
+                for j in nodes:
+                    around += weights[j] / sum(weights) * run[g][j]
+                computed.append(layer.nodes(torch.cat([run[g][i], around])))
     if layer.norm is not None:
-        computed = [leaky(row) for row in normalised(layer.norm, computed)]
-        flat = [node for nodes in graphs for node in nodes]
-        computed = [torch.cat([node, row]) for node, row in zip(flat, computed, strict=True)]
-    return [[row for row, place in zip(computed, places, strict=True) if place == g] for g in range(len(graphs))]
+        before = [node for run in runs for graph in run for node in graph]
+        after = [leaky(row) for row in normalised(layer.norm, computed)]
+        computed = [torch.cat(both) for both in zip(before, after, strict=True)]
+    following = iter(computed)
+    return [[[next(following) for _ in nodes] for _ in graphs] for _ in runs]
 
 
 @torch.no_grad()
 def naive(made: GraphClassifier, support: Tensor, labels: Tensor, query: Tensor, groups: list[list[int]]) -> Tensor:
-    """One episode; ``groups`` says which queries are in one graph. The classes are in one episode for its norms."""
+    """One episode; ``groups`` says which queries are in one graph."""
     way = int(labels.max()) + 1
     rows = normalised(made.norm, [made.reduction(row) for row in torch.cat([support, query])])
     vectors, queries = rows[: len(support)], rows[len(support) :]
-    one_hot = torch.eye(way, dtype=torch.float64)
-    runs = range(way) if made.slots is None else [0]
-    graphs = []
-    for run in runs:
-        for group in groups:
-            nodes = []
-            for vector, label in zip(vectors, labels.tolist(), strict=True):
-                code = torch.tensor([float(label == run), float(label != run)]).double()
-                nodes.append(torch.cat([vector, code if made.slots is None else one_hot[label]]))
-            empty = torch.zeros(2 if made.slots is None else way, dtype=torch.float64)
-            graphs.append(nodes + [torch.cat([queries[place], empty]) for place in group])
+
+    def code(label: int, run: int) -> Tensor:
+        if made.slots is None:
+            return torch.tensor([float(label == run), float(label != run)], dtype=torch.float64)
+        return torch.eye(way, dtype=torch.float64)[label]
+
+    runs: Graphs = []
+    for run in range(way if made.slots is None else 1):
+        known = [torch.cat([x, code(label, run)]) for x, label in zip(vectors, labels.tolist(), strict=True)]
+        unknown = [torch.cat([x, torch.zeros_like(code(0, 0))]) for x in queries]
+        runs.append([known + [unknown[place] for place in group] for group in groups])
     for layer in made.layers:
         assert isinstance(layer, GraphLayer)
-        graphs = naive_layer(layer, graphs)
+        runs = naive_layer(layer, runs)
     scores = torch.full((len(query), way), torch.nan, dtype=torch.float64)
-    for number, nodes in enumerate(graphs):
-        run, group = divmod(number, len(groups))
-        for place, row in reversed(list(zip(groups[group], nodes[len(support) :], strict=True))):
-            if made.slots is None:
-                scores[place, run] = row[0]
-            else:
-                scores[place] = row
+    for number, run_graphs in enumerate(runs):
+        for group, nodes in zip(groups, run_graphs, strict=True):
+            for place, row in zip(group, nodes[len(support) :], strict=True):
+                scores[place, number if made.slots is None else slice(None)] = row
     return scores
 
 

@@ -18,15 +18,16 @@ Statistics = Literal["running", "batch"]
 class GraphClassifier(Classifier):
     """The graph network of Garcia and Bruna (ICLR 2018), as Tseng et al. (ICLR 2020) use it.
 
-    A linear layer and batch norm reduce each representation to ``reduce_to`` numbers. A node is such a vector x beside
-    its label, which is 0 for a query. In each of three layers, an edge network e weights all pairs of nodes by
-    A_ij = softmax_j e(|x_i - x_j|), j ≠ i, and a layer computes y = LeakyReLU(norm(W [x ; A x])), which is appended to
-    x. The last layer gives the scores of the queries, without norm and LeakyReLU.
+    A linear layer and batch norm reduce each representation to a vector of ``reduce_to`` numbers. A node x is such a
+    vector beside its label, which is 0 for a query. In each of three layers, an edge network e weights all pairs of
+    nodes by A_ij = softmax_j e(|x_i - x_j|), j ≠ i, and a layer computes y = LeakyReLU(norm(W [x ; A x])), which is
+    appended to x. The last layer gives the scores of the queries, without norm and LeakyReLU.
 
     The original writes a label as a one-hot vector and ends in one score per class, so that it is tied to one number of
     classes (``slots``), and learns only from many examples that their order does not matter. By default this classifier
-    runs the same network once for each class c instead. A label is then (1, 0) for the support images of c and (0, 1)
-    for those of other classes, and the only output is the score of c.
+    runs the layers once for each class c instead, with the same weights. A label is then (1, 0) for the support images
+    of c and (0, 1) for those of other classes, and the only output is the score of c. These runs share their edges,
+    which are computed from the mean of |x_i - x_j| over the runs.
 
     An edge is the same in both directions, so each pair is computed once, and pairs of a node with itself never.
 
@@ -76,11 +77,10 @@ class GraphClassifier(Classifier):
             self.reduction = nn.Linear(features, width)
             self.norm = Norm(width, statistics)
             grown = hidden // 2
-            self.layers = nn.ModuleList(
-                GraphLayer(
-                    width + label + place * grown, hidden, grown if place < 2 else outputs, place == 2, statistics
-                )
-                for place in range(3)
+            self.layers = nn.Sequential(
+                GraphLayer(width, label, hidden, grown, False, statistics),
+                GraphLayer(width, label + grown, hidden, grown, False, statistics),
+                GraphLayer(width, label + 2 * grown, hidden, outputs, True, statistics),
             )
 
     @property
@@ -100,11 +100,9 @@ class GraphClassifier(Classifier):
         slots = torch.arange(per_graph, device=query.device) * graphs
         places = (torch.arange(graphs, device=query.device)[:, None] + slots) % queries  # (g, queries of a graph)
         nodes = self._nodes(reduced[:, :count], reduced[:, count:][:, places], support_labels, way)
-        for layer in self.layers:
-            nodes = layer(nodes)  # (e, runs, g, n, ...)
-        ordered = (
-            nodes[..., count:, :].transpose(2, 3).flatten(2, 3)[:, :, :queries]
-        )  # query i: graph i % g, slot i // g
+        computed: Tensor = self.layers(nodes)  # (e, runs, g, n, outputs)
+        # Query i is in graph i % g, at place i // g of its queries.
+        ordered = computed[..., count:, :].transpose(2, 3).flatten(2, 3)[:, :, :queries]
         scores = ordered[..., 0].transpose(1, 2) if self.slots is None else ordered[:, 0]
         return scores.to(query.dtype)
 
@@ -115,35 +113,37 @@ class GraphClassifier(Classifier):
         """
         codes = membership(labels, way, support.dtype)  # (e, s, way)
         codes = torch.stack([codes, 1 - codes], dim=-1).transpose(1, 2) if self.slots is None else codes.unsqueeze(1)
-        (episodes, runs, count, length), (graphs, per_graph) = codes.shape, query.shape[1:3]
+        (episodes, runs, _, length), (graphs, per_graph) = codes.shape, query.shape[1:3]
         vectors = torch.cat([support.unsqueeze(1).expand(-1, graphs, -1, -1), query], dim=2)
         none = codes.new_zeros(episodes, runs, graphs, per_graph, length)
         labelled = torch.cat([codes.unsqueeze(2).expand(-1, -1, graphs, -1, -1), none], dim=3)
         nodes = vectors.unsqueeze(1).expand(-1, runs, -1, -1, -1)
-        assert labelled.shape[3] == count + per_graph
         return torch.cat([nodes, labelled], dim=-1)
 
     def working_memory(self, support: tuple[int, ...], query: tuple[int, ...]) -> int:
-        """The hidden layers of all pairs of a graph; there are at most as many classes as support images."""
+        """Hidden layers and differences of all pairs; there are at most as many classes as support images."""
         runs = support[0] if self.slots is None else 1
         nodes = support[0] + (support[0] if self.queries_per_graph == "way" else 1)
-        graphs = query[0]
-        return 4 * 3 * runs * graphs * (nodes * nodes // 2) * max(2 * self.hidden, int(self.settings["reduce_to"]))
+        pairs = query[0] * nodes * nodes // 2
+        grown = 2 + self.hidden if self.slots is None else self.slots + self.hidden
+        return 4 * 3 * pairs * (max(2 * self.hidden, int(self.settings["reduce_to"])) + runs * grown)
 
 
 class GraphLayer(nn.Module):
     """Edges of all pairs of nodes, and a linear layer on each node beside the weighted mean of the others.
 
     Args:
-        channels: Numbers in a node.
+        shared: The first numbers in a node, which are the same in all runs.
+        own: The other numbers in a node.
         hidden: As for `GraphClassifier`.
         outputs: Numbers that the layer computes for each node.
         last: Return only these numbers, without norm and LeakyReLU; else they are appended to the node.
         statistics: As for `GraphClassifier`.
     """
 
-    def __init__(self, channels: int, hidden: int, outputs: int, last: bool, statistics: Statistics) -> None:
+    def __init__(self, shared: int, own: int, hidden: int, outputs: int, last: bool, statistics: Statistics) -> None:
         super().__init__()
+        self.shared, channels = shared, shared + own
         widths = (channels, 2 * hidden, 2 * hidden, hidden, hidden)
         self.edges = nn.Sequential(*(EdgeLayer(before, after, statistics) for before, after in pairwise(widths)))
         self.weight = nn.Linear(hidden, 1)
@@ -159,11 +159,18 @@ class GraphLayer(nn.Module):
         return torch.cat([nodes, leaky_relu(self.norm(computed))], dim=-1)
 
     def adjacency(self, nodes: Tensor) -> Tensor:
-        """Weights of the other nodes, which sum to 1: ``(e, runs, g, n, channels) -> (e, runs, g, n, n)``."""
+        """Weights of the other nodes, which sum to 1: ``(e, runs, g, n, channels) -> (e, 1, g, n, n)``."""
         count = nodes.shape[-2]
         first, second = torch.triu_indices(count, count, offset=1, device=nodes.device)
-        x = (nodes[..., first, :] - nodes[..., second, :]).abs()
-        pairs: Tensor = self.weight(self.edges(x)).squeeze(-1)  # (e, runs, g, pairs)
+
+        def differences(x: Tensor) -> Tensor:
+            return (x[..., first, :] - x[..., second, :]).abs()
+
+        of_vectors = differences(nodes[:, :1, ..., : self.shared])
+        of_runs = differences(nodes[..., self.shared :]).mean(dim=1, keepdim=True)
+        pairs: Tensor = self.weight(self.edges(torch.cat([of_vectors, of_runs], dim=-1))).squeeze(
+            -1
+        )  # (e, 1, g, pairs)
         place = torch.zeros(count, count, dtype=torch.long, device=nodes.device)
         place[first, second] = place[second, first] = torch.arange(len(first), device=nodes.device)
         itself = torch.eye(count, dtype=torch.bool, device=nodes.device)
