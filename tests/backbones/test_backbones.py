@@ -1,5 +1,6 @@
 import copy
 from collections.abc import Callable
+from threading import Thread
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch.nn import functional
 
 from deepbdc import create_backbone, list_backbones
 from deepbdc.backbones import Backbone
+from deepbdc.backbones.base import norms_of, transformed_outputs
 
 PARAMETERS = {
     "conv4": 113_088,
@@ -112,6 +114,68 @@ def test_every_backbone_trains_and_evaluates(name: str) -> None:
         other = create_backbone(name, width=0.125).eval()
         other.load_state_dict(copy.deepcopy(backbone.state_dict()))
         assert torch.equal(other(images), together)
+
+
+BLOCKS = {"conv4": 4, "resnet10": 5, "resnet12": 4, "resnet18": 9, "resnet34": 17, "resnet34s": 11}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_blocks_are_the_network(name: str) -> None:
+    """They have all its weights, each once, and their composition is `forward`."""
+    backbone = thin(name).eval()
+    blocks = backbone.blocks_in_order()
+    assert len(blocks) == BLOCKS[name]
+    weights = [id(value) for block in blocks for value in block.parameters()]
+    assert sorted(weights) == sorted(id(value) for value in backbone.parameters())
+    images = torch.randn(2, 3, 64, 64)
+    assert torch.equal(nn.Sequential(*blocks)(images), backbone(images))
+
+
+def test_asking_for_blocks_does_not_change_the_names_in_files() -> None:
+    for name in BLOCKS:
+        backbone = thin(name)
+        before = list(backbone.state_dict())
+        backbone.blocks_in_order()
+        backbone(torch.randn(2, 3, 64, 64))
+        assert list(backbone.state_dict()) == before
+    assert next(iter(create_backbone("conv4").state_dict())) == "blocks.0.0.weight"
+
+
+def test_a_network_without_known_blocks_says_so() -> None:
+    with pytest.raises(ValueError, match="cannot be taken apart into blocks"):
+        create_backbone("timm/resnet18").blocks_in_order()
+
+
+def test_batch_norms_of_blocks() -> None:
+    """Main path and shortcut, for each block."""
+    counts = {
+        name: [tuple(map(len, norms_of(block))) for block in thin(name).blocks_in_order()]
+        for name in ("conv4", "resnet10", "resnet12")
+    }
+    assert counts["conv4"] == [(1, 0)] * 4
+    assert counts["resnet10"] == [(1, 0), (2, 0), (2, 1), (2, 1), (2, 1)]
+    assert counts["resnet12"] == [(3, 1)] * 4
+
+
+def test_transformed_outputs_act_inside_the_context_only() -> None:
+    backbone = thin("resnet12").eval()
+    norms = norms_of(backbone.blocks_in_order()[0]).main
+    images = torch.randn(2, 3, 32, 32)
+    plain = backbone(images)
+    with transformed_outputs(norms, [lambda x: 2 * x, lambda x: x, lambda x: x + 1]):
+        inside = backbone(images)
+        elsewhere: list[Tensor] = []
+        other = Thread(target=lambda: elsewhere.append(backbone(images)))
+        other.start()
+        other.join()
+    with torch.no_grad():
+        norms[0].weight *= 2
+        norms[0].bias *= 2
+        norms[2].bias += 1
+    torch.testing.assert_close(inside, backbone(images))
+    assert not torch.allclose(inside, plain)
+    assert torch.equal(elsewhere[0], plain), "another thread uses the network as it is"
+    assert not any(module._forward_hooks for module in backbone.modules())
 
 
 def test_convolutions_start_with_variance_two_over_fan_out() -> None:

@@ -1,7 +1,13 @@
 """The base class of all backbones, and functions that several of them share."""
 
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from deepbdc._modes import evaluating
 from deepbdc._registry import Registry
@@ -10,12 +16,32 @@ from deepbdc.preprocessing import Preprocessing
 
 
 class Backbone(nn.Module):
-    """A network from images to feature maps, with the number of its output channels and its pre-processing."""
+    """A network from images to feature maps, with the number of its output channels and its pre-processing.
+
+    A backbone writes either `blocks_in_order`, and `forward` calls these blocks, or a `forward` of its own.
+    """
 
     def __init__(self, out_channels: int, preprocessing: Preprocessing) -> None:
         super().__init__()
         self.out_channels = out_channels
         self.preprocessing = preprocessing
+
+    def blocks_in_order(self) -> list[nn.Module]:
+        """The blocks that map images to features one after the other; `forward` is their composition.
+
+        A block is a residual block, a block of a Conv4, or the stem (the layers before the first residual block). The
+        blocks are views of the network: they share its weights and its mode, and have no names of their own in files.
+        """
+        raise UserError(
+            f"{type(self).__name__} cannot be taken apart into blocks, which this method needs: choose conv4 or one of "
+            "the ResNets"
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images ``(n, 3, h, w)`` to features."""
+        for block in self.blocks_in_order():
+            images = block(images)
+        return images
 
     @torch.no_grad()
     def map_size(self, input_size: int | None = None) -> tuple[int, int]:
@@ -31,6 +57,45 @@ class Backbone(nn.Module):
 
 
 backbones: Registry[Backbone] = Registry("backbone")
+
+
+class BlockNorms(NamedTuple):
+    """The batch norms of a block: those of its main path, in the order of the data, and those of its shortcut."""
+
+    main: list[_BatchNorm]
+    shortcut: list[_BatchNorm]
+
+
+def norms_of(block: nn.Module) -> BlockNorms:
+    """The batch norms of a block of `Backbone.blocks_in_order`."""
+    norms = BlockNorms([], [])
+    for name, module in block.named_modules():
+        if isinstance(module, _BatchNorm):
+            (norms.shortcut if name.startswith("downsample.") else norms.main).append(module)
+    return norms
+
+
+@contextmanager
+def transformed_outputs(
+    modules: Sequence[nn.Module], transforms: Sequence[Callable[[Tensor], Tensor]]
+) -> Iterator[None]:
+    """Inside this context, the output of each module passes through the transform at the same position.
+
+    Only calls in the thread that entered the context are changed.
+    """
+    with ExitStack() as hooks:
+        for module, transform in zip(modules, transforms, strict=True):
+            hooks.enter_context(module.register_forward_hook(_hook(transform)))
+        yield
+
+
+def _hook(transform: Callable[[Tensor], Tensor]) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+    thread = threading.get_ident()
+
+    def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return transform(output) if threading.get_ident() == thread else output
+
+    return hook
 
 
 def scaled_widths(widths: tuple[int, ...], multiplier: float) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Conv4: the small backbone of the early few-shot papers."""
 
-from torch import Tensor, nn
+from torch import nn
 
 from deepbdc.backbones.base import Backbone, backbones, downsampling_stages, initialise, scaled_widths
 from deepbdc.preprocessing import AT_84
@@ -28,10 +28,9 @@ class Conv4(Backbone):
         self.blocks = nn.Sequential(*blocks)
         initialise(self)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Map images ``(n, 3, h, w)`` to features."""
-        features: Tensor = self.blocks(images)
-        return features
+    def blocks_in_order(self) -> list[nn.Module]:
+        """The four blocks."""
+        return list(self.blocks)
 
 
 @backbones.register

@@ -1,6 +1,6 @@
 """ResNet-10, 18 and 34 for 224-pixel images (He et al., CVPR 2016), with the last down-samplings removed."""
 
-from torch import Tensor, nn
+from torch import nn
 
 from deepbdc.backbones.base import Backbone, backbones, downsampling_stages, initialise, scaled_widths
 from deepbdc.preprocessing import AT_224
@@ -26,11 +26,10 @@ class ResNet(Backbone):
         self.layer4 = _stage(widths[2], widths[3], depths[3], halve[3])
         initialise(self)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Map images ``(n, 3, h, w)`` to features."""
-        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
-        out: Tensor = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return out
+    def blocks_in_order(self) -> list[nn.Module]:
+        """The stem, and the residual blocks of all stages."""
+        stem = nn.Sequential(self.conv1, self.bn1, self.relu, self.maxpool)
+        return [stem, *self.layer1, *self.layer2, *self.layer3, *self.layer4]
 
 
 def _stage(before: int, after: int, depth: int, halve: bool) -> nn.Sequential:

@@ -1,5 +1,7 @@
 """ResNet-12 for 84-pixel images, and its deeper variant with 34 layers (paper, S1-2)."""
 
+from typing import cast
+
 from torch import Tensor, nn
 
 from deepbdc.backbones.base import Backbone, backbones, downsampling_stages, initialise, scaled_widths
@@ -57,11 +59,9 @@ class ResNet12(Backbone):
             self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
         initialise(self)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Map images ``(n, 3, h, w)`` to features."""
-        for stage in self.children():
-            images = stage(images)
-        return images
+    def blocks_in_order(self) -> list[nn.Module]:
+        """The residual blocks of all stages."""
+        return [block for stage in self.children() for block in cast(nn.Sequential, stage)]
 
 
 def _drop(drop_rate: float, whole_blocks: bool) -> nn.Module:
