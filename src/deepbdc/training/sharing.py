@@ -56,6 +56,7 @@ def identify(
     if not all(map(math.isfinite, losses)):
         return None
     gradients = {name: value.grad for name, value in trial.named_parameters() if value.grad is not None}
+    largest = max((float(gradient.norm()) for gradient in gradients.values()), default=1.0) or 1.0
     after = trial.state_dict()
     changed = [name for name in before if name in gradients or not torch.equal(before[name], after[name])]
     content = {
@@ -65,7 +66,8 @@ def identify(
         "settings": _settings(recipe, stage),
         "preprocessing": dataclasses.asdict(objective.method.embedding.preprocessing),
         "losses": [f"{loss:.4g}" for loss in losses],
-        "tensors": [_describe(before[name], gradients.get(name)) for name in changed],
+        "gradient": f"{largest:.3g}",
+        "tensors": [_describe(before[name], gradients.get(name), largest) for name in changed],
         "processes": batches.process.count,
     }
     text = json.dumps(content, sort_keys=True, default=str)
@@ -94,10 +96,13 @@ def _settings(recipe: Recipe, stage: Stage) -> dict[str, Any]:
     return {**chosen, "stage": settings}
 
 
-def _describe(value: Tensor, gradient: Tensor | None) -> list[Any]:
-    """A tensor before the first step: shape, values and the norm of its gradients."""
+def _describe(value: Tensor, gradient: Tensor | None, largest: float) -> list[Any]:
+    """A tensor before the first step: shape, values, and the norm of its gradients as a part of the largest norm.
+
+    Some gradients are 0 but for rounding, like that of a bias before batch norm, and round differently elsewhere.
+    """
     values = hashlib.blake2b(value.detach().cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()
-    return [list(value.shape), values, None if gradient is None else f"{float(gradient.norm()):.3g}"]
+    return [list(value.shape), values, None if gradient is None else f"{float(gradient.norm()) / largest:.3f}"]
 
 
 def find(folder: Path, stage: Stage, wanted: Identity) -> Path | None:
