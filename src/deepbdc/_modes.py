@@ -55,6 +55,13 @@ def full_precision(like: Tensor) -> AbstractContextManager[Any]:
 
 
 @contextmanager
+def separate_random_numbers() -> Iterator[None]:
+    """Random numbers drawn inside do not change those drawn afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+@contextmanager
 def one_thread() -> Iterator[None]:
     """Let torch use one CPU thread in the calling Python thread, for a long series of small operations.
 
