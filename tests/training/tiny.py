@@ -49,7 +49,7 @@ def recipe(method: str = "stl_deepbdc", **changes: object) -> Recipe:
         "distill": {**classical, "generations": 2, "select": "best"},
         "meta": {"epochs": 3, "episodes": 4, "way": 3, "query": 4, "lr": 0.01, "schedule": "cosine"},
     }
-    content |= {stage: sections[stage] for stage in objectives_of(method, "tiny")}
+    content |= {stage: sections.get(stage, classical) for stage in objectives_of(method, "tiny")}
     return recipe_from_dict({**content, **changes})
 
 
