@@ -97,8 +97,8 @@ def test_scores_are_the_sum_of_those_of_both_views(images: Tensor) -> None:
         for c, members in enumerate(([0, 1], [2])):
             of_views = 0.0
             for view in maps.chunk(2, dim=1):
-                of_views -= float(((view[3 + query] - view[members].mean(dim=0)) ** 2).sum())
-            assert float(scores[query, c]) == pytest.approx(of_views, rel=1e-5)
+                of_views -= ((view[3 + query] - view[members].mean(dim=0)) ** 2).sum().item()
+            assert scores[query, c].item() == pytest.approx(of_views, rel=1e-5)
 
 
 def test_a_power_of_zero_has_a_gradient() -> None:

@@ -202,8 +202,8 @@ class Beside(nn.Module):
 def elastic_margins(distances: Tensor, labels: Tensor, largest: float) -> Tensor:
     """What is added to the distance of the right class: ``(n, way), (n,) -> (n,)``.
 
-    It is largest · sigmoid((d_right - d_nearest wrong) / 10), and 0 if the softmax of the distances is sure, which means
-    that it gives more than a half to one class.
+    It is largest · sigmoid((d_right - d_nearest wrong) / 10). Where the softmax of the distances is sure, which means
+    that it gives more than a half to one class, it is 0.
     """
     right = one_hot(labels, distances.shape[1]).bool()
     wrong = distances.masked_fill(right, torch.inf).amin(dim=1)
