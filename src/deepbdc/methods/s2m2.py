@@ -63,8 +63,8 @@ class S2M2(TransferMethod):
     In ``pretrain`` every image is seen from four sides: loss = 0.5 · cross-entropy(class) + 0.5 · cross-entropy(turn).
     A recipe says so by ``own_weight: 0`` and ``losses: {rotation: {weight: 0.5, class_weight: 1}}``; without, it is
     ordinary training. The stage ``mixup`` goes on with manifold mixup: h_i ← λ h_i + (1 - λ) h_j at a random layer, λ
-    from Beta(2, 2); loss = λ · cross-entropy(y_i) + (1 - λ) · cross-entropy(y_j) + the loss of ``pretrain`` for a random
-    quarter of the batch.
+    from Beta(2, 2); loss = λ · cross-entropy(y_i) + (1 - λ) · cross-entropy(y_j) + the loss of ``pretrain`` for a
+    random quarter of the batch.
 
     The authors have WRN-28-10, which is mixed at its input or after one of its three groups of blocks; here the layers
     are a setting of the loss ``mixup``. They log the accuracy after 100, 200 and 300 passes over the support images of
