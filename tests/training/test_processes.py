@@ -57,6 +57,18 @@ def test_two_processes_have_the_gradient_of_one(method: str, tiny_data: Path, tm
 
 
 @pytest.mark.timeout(300)
+def test_losses_that_a_recipe_adds_have_the_same_gradient_in_two_processes(tiny_data: Path, tmp_path: Path) -> None:
+    added = {"rotation": {"share": 0.5, "class_weight": 1.0}, "mixup": {"layers": [0, 2]}, "consistency": {}}
+    step = {"epochs": 1, "batch_size": 72, "lr": 0.01, "weight_decay": 0, "losses": added}
+    recipes = [tiny.recipe("good_embed", pretrain={**step, "accumulate": parts}, distill=None) for parts in (2, 1)]
+    alone = gradients(run(tmp_path / "one", tiny_data, recipes[0], 1))
+    together = gradients(run(tmp_path / "two", tiny_data, recipes[1], 2))
+    assert alone.keys() == together.keys()
+    for name, value in alone.items():
+        assert torch.allclose(value, together[name], rtol=1e-5, atol=1e-5), name
+
+
+@pytest.mark.timeout(300)
 def test_torchrun_starts_the_processes_as_well(tiny_data: Path, tmp_path: Path) -> None:
     recipe = one_step("meta_deepbdc")
     ours = run(tmp_path / "ours", tiny_data, recipe, 2)

@@ -24,6 +24,39 @@ def attend(query: Tensor, key: Tensor, value: Tensor, present: Tensor | None = N
     return (functional.dropout(weights, dropout) if dropout else weights) @ value
 
 
+class MultiHeadAttention(nn.Module):
+    """Several heads that are as wide as the vectors: LayerNorm(x + dropout(ReLU(W_o [a_1, ..., a_H] + b_o))).
+
+    a_h = attend(q_h, k_h, v_h) with q_h = ReLU(W x + b), and so on, ``(..., n, d) -> (..., n, d)``. It has no
+    positions, so the outputs permute with the vectors.
+
+    Args:
+        features: d.
+        heads: H.
+        dropout: Probability of dropout on the output before it is added to x.
+    """
+
+    named_parameter_groups = {"attention": ("query", "key", "value", "output", "norm")}  # noqa: RUF012
+
+    def __init__(self, features: int, heads: int, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value = (nn.Linear(features, heads * features) for _ in range(3))
+        self.output = nn.Linear(heads * features, features)
+        self.norm = nn.LayerNorm(features)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Adapt each vector of a set to the others."""
+        query, key, value = (
+            functional.relu(applied(layer, x)).unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+            for layer in (self.query, self.key, self.value)
+        )  # (..., heads, n, d)
+        read = attend(query, key, value).transpose(-3, -2).flatten(-2)
+        adapted: Tensor = applied(self.norm, x + self.dropout(functional.relu(applied(self.output, read))))
+        return adapted
+
+
 class SelfAttention(nn.Module):
     """One layer with one head: LayerNorm(x + W_o · attend(W_q x, W_k x, W_v x) + b_o), ``(..., n, d) -> (..., n, d)``.
 

@@ -11,7 +11,7 @@ from deepbdc.classifiers.fusion import FusionClassifier, fused
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
 from deepbdc.methods._heads import linear_head
-from deepbdc.methods.base import EpisodicMethod, Head, at_least_float, shots_of
+from deepbdc.methods.base import EpisodicMethod, at_least_float, shots_of
 from deepbdc.pooling import KeepMap
 from deepbdc.preprocessing import Preprocessing
 from deepbdc.stages import Loss, TrainingEpisode
@@ -51,9 +51,10 @@ class FusionMethod(EpisodicMethod):
         """A linear head on the representation of the first branch."""
         return linear_head(cast(int, self.classifier.pools[0].out_features), classes)
 
-    def batch_loss(self, head: Head, images: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
-        """The cross-entropy of a head on the representation of the first branch."""
-        return classification_loss(head(self.classifier.pools[0](self.embedding(images))), labels, label_smoothing)
+    def features(self, images: Tensor) -> Tensor:
+        """The representation of the first branch."""
+        representations: Tensor = self.classifier.pools[0](self.embedding(images))
+        return representations
 
     def episode_loss(self, episode: TrainingEpisode, label_smoothing: float = 0.0) -> Loss:
         """The loss that the option ``loss`` names."""

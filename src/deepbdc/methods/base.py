@@ -119,9 +119,18 @@ class Method(nn.Module):
         """What turns representations into scores of all training classes, in stages without episodes."""
         return linear_head(self.embedding.out_features, classes)
 
+    def features(self, images: Tensor) -> Tensor:
+        """What a head takes: by default the representation of each image, ``(n, 3, s, s) -> (n, ...)``."""
+        representations: Tensor = self.embedding(images)
+        return representations
+
+    def class_scores(self, head: Head, features: Tensor) -> Tensor:
+        """Scores of all training classes from `features`, by default the head's: ``(n, ...) -> (n, classes)``."""
+        return head(features)
+
     def batch_loss(self, head: Head, images: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
         """The loss of a batch of images ``(n, 3, s, s)`` with labels ``(n,)`` over all training classes."""
-        return classification_loss(head(self.embedding(images)), labels, label_smoothing)
+        return classification_loss(self.class_scores(head, self.features(images)), labels, label_smoothing)
 
     def episode_loss(self, episode: TrainingEpisode, label_smoothing: float = 0.0) -> Loss:
         """The loss of one episode: by default the cross-entropy of `classify`.

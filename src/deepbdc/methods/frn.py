@@ -87,10 +87,10 @@ class FRN(EpisodicMethod):
         start = self.dummy_scale * torch.randn(classes, height * width, self.embedding.out_features)
         return DummyMaps(start, self.classifier.rows)
 
-    def batch_loss(self, head: Head, images: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
-        """Cross-entropy of γ times minus the errors with which the maps of the classes reconstruct the images."""
-        scores = self.classifier.scale(head(self.embedding(images)))
-        return classification_loss(scores, labels, label_smoothing)
+    def class_scores(self, head: Head, features: Tensor) -> Tensor:
+        """γ times minus the errors with which the maps of the classes reconstruct those of the images."""
+        scores: Tensor = self.classifier.scale(head(features))
+        return scores
 
     def episode_loss(self, episode: TrainingEpisode, label_smoothing: float = 0.0) -> Loss:
         """Cross-entropy of the scores of the queries, and the auxiliary term."""

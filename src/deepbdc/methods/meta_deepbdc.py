@@ -10,12 +10,10 @@ from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
 from deepbdc.methods._heads import linear_head
 from deepbdc.methods._prototypes import PrototypesByShot
-from deepbdc.methods.base import Head, methods
+from deepbdc.methods.base import methods
 from deepbdc.pooling import BDCPool, KeepMap
 from deepbdc.pooling.bdc import Observations
 from deepbdc.preprocessing import Preprocessing
-from deepbdc.stages import Loss
-from deepbdc.stages.objectives import classification_loss
 
 
 @methods.named("meta_deepbdc")
@@ -76,9 +74,7 @@ class MetaDeepBDC(PrototypesByShot):
             return super().head(classes)
         return linear_head(pool.out_features_for(*self.embedding.map_size), classes)
 
-    def batch_loss(self, head: Head, images: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
-        """Cross-entropy of a head on the BDC matrices, also where the representations are maps."""
-        pool = self.classifier.pool
-        if pool is None:
-            return super().batch_loss(head, images, labels, label_smoothing)
-        return classification_loss(head(pool(self.embedding(images))), labels, label_smoothing)
+    def features(self, images: Tensor) -> Tensor:
+        """The BDC matrices, also where the representations are maps."""
+        pool, representations = self.classifier.pool, super().features(images)
+        return representations if pool is None else pool(representations)

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal
 
@@ -122,15 +122,33 @@ def _convert_tuple(choices: tuple[Any, ...], value: Any, title: str, key: str) -
 
 
 def _convert_mapping(kind: Any, value: Any, title: str, key: str) -> dict[str, Any]:
-    """A mapping from names to dataclasses, or to plain values whose names are not known here."""
+    """A mapping from names to dataclasses, or to plain values whose names are not known here.
+
+    If the dataclass has a ``kind_of``, each name stands for a dataclass of its own, and null leaves a name out.
+    """
     if not isinstance(value, Mapping):
         raise UserError(f"{title}: {key} must hold keys and values, got {value!r}")
     for name in value:
         if not isinstance(as_number(name), str):
             raise UserError(f"{title}: {key} has a key {name!r} that is not the name of an option")
+    kind_of = getattr(kind, "kind_of", None)
+    if kind_of is not None:
+        return {
+            name: build(_named_kind(kind_of, name, title, key), part, title, f"{key}.{name}.")
+            for name, part in value.items()
+            if part is not None
+        }
     if dataclasses.is_dataclass(kind):
         return {name: build(typing.cast(type, kind), part, title, f"{key}.{name}.") for name, part in value.items()}
     return {name: _plain_value(part, title, f"{key}.{name}") for name, part in value.items()}
+
+
+def _named_kind(kind_of: Callable[[str], type], name: str, title: str, key: str) -> type:
+    """The dataclass that a name stands for. An unknown name is an error that names the key."""
+    try:
+        return kind_of(name)
+    except UserError as error:
+        raise UserError(f"{title}: {key}: {error}") from None
 
 
 def _plain_value(value: Any, title: str, key: str) -> Any:

@@ -1,8 +1,17 @@
 """What a training stage is made of: its settings, the batches that it is given, and the objective that it minimises."""
 
 from deepbdc.stages.batches import AugmentedImages, Batches, EpisodeBatches, Process, ShuffledBatches, TrainingEpisode
-from deepbdc.stages.objectives import Classification, Distillation, EpisodeTraining, Inputs, Loss, Objective
-from deepbdc.stages.settings import BatchSettings, DistillationSettings, EpisodeSettings, GroupSettings, StageSettings
+from deepbdc.stages.formulas import Loss
+from deepbdc.stages.losses import NamedLoss, losses
+from deepbdc.stages.objectives import Classification, Distillation, EpisodeTraining, Inputs, Objective
+from deepbdc.stages.settings import (
+    BatchSettings,
+    DistillationSettings,
+    EpisodeSettings,
+    GroupSettings,
+    LossSettings,
+    StageSettings,
+)
 
 __all__ = [
     "AugmentedImages",
@@ -17,9 +26,12 @@ __all__ = [
     "GroupSettings",
     "Inputs",
     "Loss",
+    "LossSettings",
+    "NamedLoss",
     "Objective",
     "Process",
     "ShuffledBatches",
     "StageSettings",
     "TrainingEpisode",
+    "losses",
 ]

@@ -1,42 +1,34 @@
 """What a stage minimises: from one batch to a loss, and numbers to log."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from deepbdc._modes import evaluating
+from deepbdc._modes import evaluating, separate_random_numbers
 from deepbdc.errors import UserError
 from deepbdc.stages.batches import Batches, EpisodeBatches, ShuffledBatches, TrainingEpisode
+from deepbdc.stages.formulas import Loss, classification_loss, distillation_loss, percent_right
+from deepbdc.stages.losses import NamedLoss, Part, losses
 from deepbdc.stages.settings import BatchSettings, DistillationSettings, EpisodeSettings, StageSettings
 
 if TYPE_CHECKING:
     from deepbdc.methods.base import Method, TrainingClasses
 
-
-class Loss(NamedTuple):
-    """The loss of one batch, with its gradient, and numbers about it that are logged.
-
-    All batches of a stage have numbers of the same names.
-    """
-
-    value: Tensor
-    numbers: Mapping[str, Tensor]
-
-
-def classification_loss(scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
-    """Mean cross-entropy of scores ``(n, classes)`` with labels ``(n,)``, and the accuracy in percent."""
-    value = functional.cross_entropy(scores, labels, label_smoothing=label_smoothing)
-    return Loss(value, {"accuracy": percent_right(scores, labels)})
-
-
-def percent_right(scores: Tensor, labels: Tensor) -> Tensor:
-    """How many scores ``(n, classes)`` are largest for the right label, in percent."""
-    return 100 * (scores.detach().argmax(dim=1) == labels).float().mean()
+__all__ = [
+    "Classification",
+    "Distillation",
+    "EpisodeTraining",
+    "Inputs",
+    "Loss",
+    "Objective",
+    "classification_loss",
+    "distillation_loss",
+    "percent_right",
+]
 
 
 @dataclass(frozen=True)
@@ -66,15 +58,48 @@ class Objective(nn.Module):
     """Whether the stage starts from random weights rather than from those of the stage before."""
     needs_stage_before: ClassVar[bool] = False
     """Whether it cannot be the first stage of a recipe."""
+    takes_losses: ClassVar[bool] = False
+    """Whether a recipe can add losses by their names: `forward` then ends with `with_losses`."""
 
     def __init__(self, inputs: Inputs) -> None:
         super().__init__()
         self.method = inputs.method
         self.label_smoothing = inputs.settings.label_smoothing
+        self.own_weight = inputs.settings.own_weight
+        self.check(inputs.settings, inputs.method, "the stage")
+        with separate_random_numbers():  # so that a head of the stage starts from the same weights with any losses
+            self.losses = nn.ModuleDict(
+                {name: losses.find(name)(own, inputs.method) for name, own in inputs.settings.losses.items()}
+            )
+
+    @classmethod
+    def check(cls, settings: StageSettings, method: "Method", title: str) -> None:
+        """Raise a `UserError` if the settings do not fit the method; ``title`` names the section of the recipe.
+
+        The training calls it for all stages before the first one begins.
+        """
+        if settings.losses and not cls.takes_losses:
+            raise UserError(f"{title}: losses cannot be added to this stage, whose images are not classified")
+        for name, own in settings.losses.items():
+            losses.find(name).check(own, method, f"{title}.losses.{name}")
 
     @abstractmethod
     def forward(self, *batch: Tensor) -> Loss:
         """The loss of one part of a step."""
+
+    def with_losses(self, own: Callable[[], Loss], part: Part) -> Loss:
+        """The stage's own loss and those that the recipe adds, each times its weight.
+
+        Args:
+            own: Computes the stage's own loss.
+            part: What the added losses see.
+        """
+        if not self.losses:
+            return own()
+        weighted: list[tuple[float, Loss]] = [(self.own_weight, own())] if self.own_weight else []
+        weighted += [(cast(NamedLoss, loss).weight, loss(part)) for loss in self.losses.values()]
+        value = torch.stack([weight * loss.value for weight, loss in weighted]).sum()
+        return Loss(value, {name: number for _, loss in weighted for name, number in loss.numbers.items()})
 
     def continue_from(self, before: "Objective") -> None:
         """Take over the weights of the stage before: those of the method, not those of a head."""
@@ -93,6 +118,7 @@ class Classification(Objective):
 
     Settings = BatchSettings
     Batches = ShuffledBatches
+    takes_losses = True
 
     def __init__(self, inputs: Inputs) -> None:
         super().__init__(inputs)
@@ -106,8 +132,22 @@ class Classification(Objective):
 
     def forward(self, *batch: Tensor) -> Loss:
         """Images ``(n, 3, s, s)`` and labels ``(n,)``."""
-        images, labels = batch
+        return self.with_losses(lambda: self.own_loss(*batch), self.part(*batch))
+
+    def own_loss(self, images: Tensor, labels: Tensor) -> Loss:
+        """The loss without those that the recipe adds."""
         return self.method.batch_loss(self.logits, images, labels, label_smoothing=self.label_smoothing)
+
+    def part(self, images: Tensor, labels: Tensor) -> Part:
+        """What the losses see that the recipe adds."""
+        return Part(self.method, images, labels, self.predict, self._classify, self.label_smoothing)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Scores of all training classes, ``(n, 3, s, s) -> (n, classes)``."""
+        return self._classify(self.method.features(images))
+
+    def _classify(self, representations: Tensor) -> Tensor:
+        return self.method.class_scores(self.logits, representations)
 
 
 class Distillation(Classification):
@@ -128,9 +168,8 @@ class Distillation(Classification):
         self.temperature = settings.temperature
         self.distillation_weight = settings.distillation_weight
 
-    def forward(self, *batch: Tensor) -> Loss:
-        """Images ``(n, 3, s, s)`` and labels ``(n,)``."""
-        images, labels = batch
+    def own_loss(self, images: Tensor, labels: Tensor) -> Loss:
+        """The loss without those that the recipe adds."""
         asked: list[Tensor] = []
 
         def head(representations: Tensor) -> Tensor:
@@ -139,20 +178,13 @@ class Distillation(Classification):
 
         by_labels, numbers = self.method.batch_loss(head, images, labels, label_smoothing=self.label_smoothing)
         # A loss that mixes or rotates images asks the head about others than these.
-        logits = asked[0] if len(asked) == 1 else self.logits(self.method.embedding(images))
+        logits = asked[0] if len(asked) == 1 else self.logits(self.method.features(images))
         (teacher,) = self._teacher
         with evaluating(teacher), torch.no_grad():
-            answers = teacher.to(images.device).logits(teacher.method.embedding(images))
+            answers = teacher.to(images.device).logits(teacher.method.features(images))
         weight = self.distillation_weight
         by_teacher = distillation_loss(logits, answers, self.temperature)
         return Loss((1 - weight) * by_labels + weight * by_teacher, numbers)
-
-
-def distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """T² · KL(softmax(teacher / T) ‖ softmax(student / T)), the mean over images: ``(n, classes) -> ()``."""
-    expected = functional.log_softmax(teacher / temperature, dim=1)
-    given = functional.log_softmax(student / temperature, dim=1)
-    return temperature**2 * functional.kl_div(given, expected, reduction="batchmean", log_target=True)
 
 
 class EpisodeTraining(Objective):
@@ -160,7 +192,22 @@ class EpisodeTraining(Objective):
 
     Settings = EpisodeSettings
     Batches = EpisodeBatches
+    takes_losses = True
 
     def forward(self, *batch: Tensor) -> Loss:
         """The tensors of a `TrainingEpisode`."""
-        return self.method.episode_loss(TrainingEpisode(*batch), label_smoothing=self.label_smoothing)
+        episode = TrainingEpisode(*batch)
+        return self.with_losses(lambda: self.own_loss(episode), self.part(episode))
+
+    def own_loss(self, episode: TrainingEpisode) -> Loss:
+        """The loss without those that the recipe adds."""
+        return self.method.episode_loss(episode, label_smoothing=self.label_smoothing)
+
+    def part(self, episode: TrainingEpisode) -> Part:
+        """What the losses see that the recipe adds."""
+
+        def predict(images: Tensor) -> Tensor:
+            support, query = episode.split(self.method.embed(images))
+            return self.method.classify(support, episode.support_labels, query)
+
+        return Part(self.method, episode.images, episode.query_labels, predict, None, self.label_smoothing)

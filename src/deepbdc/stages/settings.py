@@ -24,6 +24,27 @@ class GroupSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossSettings:
+    """What the losses that a recipe adds to a stage by their names have in common; see `deepbdc.stages.losses`."""
+
+    weight: float = 1.0
+    """Factor of the loss in the sum that is minimised."""
+
+    @classmethod
+    def kind_of(cls, name: str) -> type["LossSettings"]:
+        """The settings of the loss called ``name``; an unknown name is an error that names the nearest right one."""
+        from deepbdc.stages.losses import losses
+
+        kind: type[LossSettings] = losses.find(name).Settings
+        return kind
+
+    def check(self, title: str, in_episodes: bool) -> None:
+        """Raise a `UserError` if a value makes no sense, or if the loss does not work in episodes."""
+        if not self.weight > 0:
+            raise UserError(f"{title}.weight must be positive, got {self.weight}: null leaves the loss out")
+
+
+@dataclass(frozen=True, kw_only=True)
 class StageSettings:
     """What all stages have in common: the optimiser, the schedule of its rate, and the choice of an epoch."""
 
@@ -53,6 +74,10 @@ class StageSettings:
     clip_value: float | None = None
     """Limit each entry of the gradient to this absolute value."""
     label_smoothing: float = 0.0
+    losses: Mapping[str, LossSettings] = field(default_factory=dict)
+    """Losses that are added to that of the stage, by their names, such as ``rotation: {weight: 0.5}``."""
+    own_weight: float = 1.0
+    """Factor of the stage's own loss. With 0 only ``losses`` are computed."""
     freeze_batchnorm_from: int | None = None
     """From this epoch on, counted from 1, batch norm uses its running statistics and no longer updates them."""
     augmentation: Augmentation | None = None
@@ -73,6 +98,11 @@ class StageSettings:
         return [name]
 
     @property
+    def has_episodes(self) -> bool:
+        """Whether the stage trains with episodes."""
+        return False
+
+    @property
     def usual_validation_shot(self) -> int | None:
         """The number of shots to validate with where nothing else is said: the one that the stage trains with."""
         return None
@@ -87,6 +117,12 @@ class StageSettings:
         self._check_schedule(title)
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"{title}.label_smoothing must be at least 0 and below 1, got {self.label_smoothing}")
+        if self.own_weight < 0 or (self.own_weight == 0 and not self.losses):
+            raise UserError(
+                f"{title}.own_weight must not be negative, and can be 0 only beside other losses, got {self.own_weight}"
+            )
+        for name, loss in self.losses.items():
+            loss.check(f"{title}.losses.{name}", in_episodes=self.has_episodes)
 
     def _check_optimiser(self, title: str) -> None:
         if not self.lr > 0:
@@ -163,6 +199,11 @@ class EpisodeSettings(StageSettings):
     """Episodes per epoch."""
     episodes_per_step: int = 1
     select: Literal["best", "last"] = "best"
+
+    @property
+    def has_episodes(self) -> bool:
+        """Whether the stage trains with episodes."""
+        return True
 
     @property
     def usual_validation_shot(self) -> int | None:

@@ -103,6 +103,8 @@ def train(
         known = " and ".join(objectives_of(recipe.method, "the recipe"))
         raise UserError(f"the recipe has no stage: give it one of {known}")
     template = build_method(recipe)  # finds mistakes in the recipe before anything is started
+    for stage in stages:
+        objectives_of(recipe.method, "the recipe")[stage.section].check(stage.settings, template, stage.section)
     _check_folder(folder, recipe, resume)
     fabric = start(devices or DeviceOptions(), recipe.precision)
     keep_freed_memory()
