@@ -48,13 +48,6 @@ def evaluating(network: nn.Module) -> Iterator[None]:
                     module.training = former_mode
 
 
-@contextmanager
-def separate_random_numbers() -> Iterator[None]:
-    """Random numbers drawn inside do not change those drawn afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        yield
-
-
 def full_precision(like: Tensor) -> AbstractContextManager[Any]:
     """A context in which autocast is off on the device of a tensor."""
     kind = like.device.type if isinstance(like, Tensor) else "cpu"
