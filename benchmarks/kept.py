@@ -58,7 +58,8 @@ def main() -> None:
     first = rows[given.baseline]
     others = sorted((row for row in rows.values() if row is not first), key=lambda row: row.results[-1].mean)
     console = Console(width=100, record=True)
-    console.print(table(ComparisonTable((first, *others), tuple(result.shot for result in first.results))))
+    shots = tuple(result.shot for result in first.results if isinstance(result.shot, int))
+    console.print(table(ComparisonTable((first, *others), shots)))
     console.print("\nThe order of the paper's Table 3, paired differences (* = the interval excludes 0):")
     for line in order(rows):
         console.print(line, highlight=False)

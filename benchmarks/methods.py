@@ -3,18 +3,19 @@
     python benchmarks/methods.py [--methods NAME ...] [--repeats COUNT] [--output FILE]
 
 Every method has a ResNet-12 at 84 pixels and the options of its miniImageNet recipe. Timed are one test task (5 or 25
-support images and 75 queries, with and without the network) and one step of episodic training with the same task, from
-the augmented images to the updated weights. All methods run in turn, round by round. A ratio is the median over rounds
-of the time of a method divided by the time of ProtoNet in the same round. Ratios carry over to other machines,
-milliseconds do not.
+support images and 75 queries) and one step of episodic training with the same task. The pass of the images through the
+network is the same for nearly all methods. It is timed for itself, so that its noise does not hide the differences, and
+each method is timed on feature maps of the same size: "with the network" is the sum of both. Methods that act inside
+the network (MAML, TADAM, ...) are timed as a whole. All run in turn, round by round. Ratios to ProtoNet carry over to
+other machines, milliseconds do not.
 """
 
 import argparse
+import copy
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -23,14 +24,17 @@ from torch import Tensor
 from deepbdc._memory import keep_freed_memory
 from deepbdc._modes import evaluating
 from deepbdc.backbones import create_backbone
+from deepbdc.backbones.base import Backbone
+from deepbdc.errors import UserError
 from deepbdc.methods import Method, create_method
 from deepbdc.methods.base import methods
+from deepbdc.preprocessing import Preprocessing
 from deepbdc.recipes import Recipe, list_recipes, load_recipe, read_recipe
+from deepbdc.stages import TrainingEpisode
 from measure import verdict
-from training import prepare
 
 WAY, QUERY, SIZE = 5, 15, 84
-TEST, TASK, TRAINING = "test task", "test task without the network", "training step"
+NETWORK, TEST, TRAINING = "the network", "test task", "training step"
 PAPER = {  # milliseconds on a GPU: test with 1 and 5 shots, training with 1 and 5 shots
     "protonet": {TEST: (115, 143), TRAINING: (304, 365)},
     "adm": {TEST: (199, 221), TRAINING: (908, 967)},
@@ -62,89 +66,115 @@ def recipe_of(name: str, shot: int) -> Recipe:
     return load_recipe(found, overrides)
 
 
-@dataclass(frozen=True)
-class Task:
-    """The images of one task, support before query, and the labels of the support."""
+class Maps(Backbone):
+    """No network: the images are its feature maps already."""
 
-    images: Tensor
-    labels: Tensor
+    def __init__(self, like: Backbone, size: int) -> None:
+        super().__init__(like.out_channels, Preprocessing(size, size))
 
-    @classmethod
-    def random(cls, shot: int) -> "Task":
+    def forward(self, images: Tensor) -> Tensor:
+        """The maps themselves."""
+        return images
+
+
+Times = dict[tuple[str, str], list[float]]
+
+
+class Shot:
+    """What is timed for one number of shots: functions by method and title; the network is called NETWORK."""
+
+    def __init__(self, names: list[str], shot: int, train: bool) -> None:
+        self.shot = shot
+        self.sides: dict[tuple[str, str], Callable[[], object]] = {}
+        self.whole: set[str] = set()
         generator = torch.Generator().manual_seed(shot)
-        images = torch.randn(WAY * (shot + QUERY), 3, SIZE, SIZE, generator=generator)
-        return cls(images, torch.arange(WAY).repeat(shot))
-
-    def classify(self, method: Method, representations: Tensor) -> Tensor:
-        support, query = representations.split([len(self.labels), len(representations) - len(self.labels)])
-        return method.classify(support, self.labels, query)
-
-
-def test_sides(names: list[str], shot: int) -> dict[tuple[str, str], Callable[[], object]]:
-    """What is timed of the test task, by method and title. All methods share the weights of one network."""
-    task = Task.random(shot)
-    backbone = create_backbone("resnet12")
-    backbone(torch.randn(32, 3, SIZE, SIZE))  # fills the running statistics of batch norm
-    sides: dict[tuple[str, str], Callable[[], object]] = {}
-    for name in names:
-        method = create_method(name, backbone, shot, **recipe_of(name, shot).options).eval()
+        self.images = torch.randn(WAY * (shot + QUERY), 3, SIZE, SIZE, generator=generator)
+        self.labels = torch.arange(WAY).repeat(shot)
+        self.answers = torch.arange(WAY).repeat(QUERY)
+        network = create_backbone("resnet12").train()
         with torch.no_grad():
-            known = method.embed(task.images)
+            self.maps = network(self.images)  # also fills the running statistics of batch norm
+        optimiser = torch.optim.SGD(network.parameters(), lr=1e-6, momentum=0.9, nesterov=True)
+        self.sides[NETWORK, TEST] = lambda: self._embed(network)
+        if train:
+            self.sides[NETWORK, TRAINING] = lambda: self._train_network(network, optimiser)
+        for name in names:
+            self._add(name, network, train)
 
-        def whole(method: Method = method) -> Tensor:
-            with evaluating(method), torch.no_grad():
-                return task.classify(method, method.embed(task.images))
+    def _add(self, name: str, network: Backbone, train: bool) -> None:
+        recipe = recipe_of(name, self.shot)
+        try:
+            maps = Maps(network, self.maps.shape[-1])
+            method, inputs = create_method(name, maps, self.shot, **recipe.options), self.maps
+            inside = type(method).source is not Method.source
+        except UserError:  # it acts between the blocks of the network
+            inside = True
+        if inside:
+            method, inputs = create_method(name, copy.deepcopy(network), self.shot, **recipe.options), self.images
+            self.whole.add(name)
+        trained = copy.deepcopy(method)
+        self.sides[name, TEST] = lambda: self._classify(method, inputs)
+        if train and "meta" in recipe.stages:
+            optimiser = torch.optim.SGD(trained.parameters(), lr=1e-6, momentum=0.9, nesterov=True)
+            self.sides[name, TRAINING] = lambda: self._train(trained, optimiser, inputs)
 
-        def alone(method: Method = method, known: Tensor = known) -> Tensor:
-            with evaluating(method), torch.no_grad():
-                return task.classify(method, known)
+    def _embed(self, network: Backbone) -> object:
+        network.eval()
+        with torch.no_grad():
+            return network(self.images)
 
-        sides[name, TEST], sides[name, TASK] = whole, alone
-    return sides
+    def _train_network(self, network: Backbone, optimiser: torch.optim.Optimizer) -> None:
+        network.train()
+        optimiser.zero_grad()
+        out = network(self.images)
+        out.backward(torch.ones_like(out))
+        optimiser.step()
+
+    def _classify(self, method: Method, inputs: Tensor) -> object:
+        with evaluating(method), torch.no_grad():
+            support, query = method.embed(inputs).split([len(self.labels), len(self.answers)])
+            return method.classify(support, self.labels, query)
+
+    def _train(self, method: Method, optimiser: torch.optim.Optimizer, inputs: Tensor) -> None:
+        method.train()
+        optimiser.zero_grad()
+        images = inputs.clone().requires_grad_()  # the maps get a gradient, as from the network
+        episode = TrainingEpisode(images, self.labels, self.answers, torch.arange(WAY))
+        method.episode_loss(episode).value.backward()
+        optimiser.step()
+
+    def run(self, repeats: int) -> Times:
+        """Milliseconds of each side in each round, after one round to warm up."""
+        times: Times = {key: [] for key in self.sides}
+        for repeat in range(repeats + 1):
+            for key, side in self.sides.items():
+                shown = f"{self.shot}-shot, round {repeat} of {repeats}: {' '.join(key)}"
+                print(f"\r\033[K{shown}", end="", file=sys.stderr, flush=True)
+                start = time.perf_counter()
+                side()
+                if repeat > 0:
+                    times[key].append((time.perf_counter() - start) * 1e3)
+        print("\r\033[K", end="", file=sys.stderr)
+        return times
 
 
-def training_sides(names: list[str], shot: int) -> dict[tuple[str, str], Callable[[], object]]:
-    """One step of episodic training of each method that has such a stage."""
-    sides: dict[tuple[str, str], Callable[[], object]] = {}
-    for name in names:
-        recipe = recipe_of(name, shot)
-        if "meta" not in recipe.stages:
-            continue
-        training = prepare(recipe, "meta", shot + QUERY)
-        parts = training.load(0)
-        sides[name, TRAINING] = lambda training=training, parts=parts: training.step(parts)  # type: ignore[misc]
-    return sides
-
-
-def rounds(sides: dict[tuple[str, str], Callable[[], object]], repeats: int) -> dict[tuple[str, str], list[float]]:
-    """Milliseconds of each side in each round, after one round to warm up."""
-    times: dict[tuple[str, str], list[float]] = {key: [] for key in sides}
-    for repeat in range(repeats + 1):
-        for key, run in sides.items():
-            print(f"\r\033[Kround {repeat} of {repeats}: {' '.join(key)}", end="", file=sys.stderr, flush=True)
-            start = time.perf_counter()
-            run()
-            if repeat > 0:
-                times[key].append((time.perf_counter() - start) * 1e3)
-    print("\r\033[K", end="", file=sys.stderr)
-    return times
-
-
-def lines(title: str, times: dict[int, dict[tuple[str, str], list[float]]]) -> list[str]:
-    """The table of one title: milliseconds, ratio to ProtoNet, the paper's ratio and our aim, for 1 and 5 shots."""
-    head = f"{'ms 1-shot':>10}{'ratio':>8}{'paper':>8}{'aim':>14}{'ms 5-shot':>12}{'ratio':>8}{'paper':>8}{'aim':>14}"
-    table = ["", f"{title}", f"{'method':<18}{head}"]
-    names = [name for name, what in times[1] if what == title]
-    for name in names:
+def lines(title: str, shots: dict[int, Shot], times: dict[int, Times]) -> list[str]:
+    """The table of one title: milliseconds with and without the network, ratios to ProtoNet, and our aims."""
+    columns = "".join(f"{f'{shot}-shot':>10}{'own part':>10}{'ratio':>8}{'paper':>8}{'aim':>14}" for shot in shots)
+    table = ["", f"{title}, milliseconds", f"{'method':<18}{columns}"]
+    for name in [name for name, what in times[1] if what == title and name != NETWORK]:
         text = f"{name:<18}"
-        for place, shot in enumerate((1, 5)):
-            own, base = times[shot][name, title], times[shot]["protonet", title]
-            ratio = statistics.median(a / b for a, b in zip(own, base, strict=True))
+        for place, shot in enumerate(shots):
+            network = statistics.median(times[shot][NETWORK, title])
+            own = statistics.median(times[shot][name, title])
+            base = network + statistics.median(times[shot]["protonet", title])
+            whole = own if name in shots[shot].whole else network + own
             published = PAPER.get(name, {}).get(title)
             theirs = "" if published is None else f"{published[place] / PAPER['protonet'][title][place]:.2f}"
             aim = AIMS.get((name, title))
-            wanted = "" if aim is None else f"{aim[place]:.2f} {verdict(ratio <= aim[place])}"
-            text += f"{statistics.median(own):>{10 if shot == 1 else 12}.1f}{ratio:>8.2f}{theirs:>8}{wanted:>14}"
+            wanted = "" if aim is None else f"{aim[place]:.2f} {verdict(whole / base <= aim[place])}"
+            part = "-" if name in shots[shot].whole else f"{own:.1f}"
+            text += f"{whole:>10.0f}{part:>10}{whole / base:>8.2f}{theirs:>8}{wanted:>14}"
         table.append(text.rstrip())
     return table
 
@@ -152,20 +182,19 @@ def lines(title: str, times: dict[int, dict[tuple[str, str], list[float]]]) -> l
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", default=methods.names(), help="which methods (default: all)")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds of the test task")
-    parser.add_argument("--training-repeats", type=int, default=3, help="rounds of the training step; 0 leaves it out")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds")
+    parser.add_argument("--no-training", action="store_true", help="leave out the training step")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "methods.txt")
     given = parser.parse_args()
     keep_freed_memory()
     torch.manual_seed(0)
     names = ["protonet", *(name for name in given.methods if name != "protonet")]
     machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
-    text = [f"{machine}, ResNet-12, {SIZE} px, {WAY}-way, {QUERY} queries per class"]
-    tested = {shot: rounds(test_sides(names, shot), given.repeats) for shot in (1, 5)}
-    text += [line for title in (TEST, TASK) for line in lines(title, tested)]
-    if given.training_repeats:
-        trained = {shot: rounds(training_sides(names, shot), given.training_repeats) for shot in (1, 5)}
-        text += lines(TRAINING, trained)
+    text = [f"{machine}, ResNet-12, {SIZE} px, {WAY}-way, {QUERY} queries per class, medians of {given.repeats} rounds"]
+    shots = {shot: Shot(names, shot, not given.no_training) for shot in (1, 5)}
+    times = {shot: timed.run(given.repeats) for shot, timed in shots.items()}
+    for title in (TEST, TRAINING) if not given.no_training else (TEST,):
+        text += lines(title, shots, times)
     print("\n".join(text))
     given.output.write_text("\n".join(text) + "\n", encoding="utf-8")
 

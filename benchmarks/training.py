@@ -21,7 +21,7 @@ import torch
 
 from deepbdc._memory import keep_freed_memory
 from deepbdc.data.dataset import ArrayDataset
-from deepbdc.recipes import Recipe, load_recipe
+from deepbdc.recipes import load_recipe
 from deepbdc.stages import Batches, Process
 from deepbdc.stages.batches import Batch
 from deepbdc.training.devices import DeviceOptions, start
@@ -48,9 +48,9 @@ class Training:
         self.trainer.step(parts, 0, 0)
 
 
-def prepare(given: str | Recipe, stage: str, per_class: int, *overrides: str) -> Training:
+def prepare(recipe_name: str, stage: str, per_class: int, *overrides: str) -> Training:
     """A stage of a recipe on random pictures."""
-    recipe = load_recipe(given, overrides) if isinstance(given, str) else given
+    recipe = load_recipe(recipe_name, overrides)
     chosen = next(entry for entry in recipe.trainings if entry.name == stage)
     first = build_objective(recipe, recipe.trainings[0], CLASSES)
     objective = build_objective(recipe, chosen, CLASSES, first)
