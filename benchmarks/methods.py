@@ -115,7 +115,8 @@ class Shot:
         trained = copy.deepcopy(method)
         self.sides[name, TEST] = lambda: self._classify(method, inputs)
         if train and "meta" in recipe.stages:
-            optimiser = torch.optim.SGD(trained.parameters(), lr=1e-6, momentum=0.9, nesterov=True)
+            values = list(trained.parameters()) or [torch.zeros(1)]  # most have none beside the network's
+            optimiser = torch.optim.SGD(values, lr=1e-6, momentum=0.9, nesterov=True)
             self.sides[name, TRAINING] = lambda: self._train(trained, optimiser, inputs)
 
     def _embed(self, network: Backbone) -> object:
