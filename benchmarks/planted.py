@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from deepbdc._files import temporary, write_text
+from deepbdc.report.methods import method_rows
 from planted_maps import (
     CHANCE,
     KINDS,
@@ -42,28 +43,7 @@ TITLES = {
     "place": "where a\ndescriptor is",
     "dependence": "which positions\nlook alike",
 }
-NAMES = {
-    "adm": "ADM",
-    "adm+dn4": "ADM+DN4",
-    "anil": "ANIL",
-    "covnet": "CovNet",
-    "ctm": "CTM",
-    "ctx": "CTX",
-    "dn4": "DN4",
-    "feat": "FEAT",
-    "frn": "FRN",
-    "good_embed": "Good-Embed",
-    "maml": "MAML",
-    "matchingnet": "MatchingNet",
-    "meta_baseline": "Meta-Baseline",
-    "meta_deepbdc": "Meta DeepBDC",
-    "meta_deepbdc+dn4": "Meta DeepBDC+DN4",
-    "metaoptnet": "MetaOptNet",
-    "protonet": "ProtoNet",
-    "r2d2": "R2D2",
-    "relationnet": "RelationNet",
-    "stl_deepbdc": "STL DeepBDC",
-}
+NAMES = {row.name: row.title for row in method_rows()}
 COLOURS = ("#0072b2", "#e69f00")
 """Of two classes."""
 TURN = torch.tensor([[1.0, 1.0], [-1.0, 1.0]]) / 2**0.5

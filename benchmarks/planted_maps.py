@@ -17,6 +17,7 @@ from torch import Tensor
 
 import deepbdc
 from deepbdc.backbones.base import Backbone
+from deepbdc.errors import UserError
 from deepbdc.methods.base import Method
 from deepbdc.pooling import AveragePool, Flatten
 from deepbdc.preprocessing import Preprocessing
@@ -176,7 +177,10 @@ def entries() -> list[Entry]:
 
 def why_not(entry: Entry) -> str | None:
     """Why a method cannot classify before it is trained; None if it can."""
-    method, other = entry.create(seed=0), entry.create(seed=1)
+    try:
+        method, other = entry.create(seed=0), entry.create(seed=1)
+    except UserError:
+        return "it acts between the blocks of a network"
     if any(not torch.equal(value, other.state_dict()[name]) for name, value in method.state_dict().items()):
         return "it starts from random weights"
     if type(method).remember is not Method.remember:

@@ -174,7 +174,7 @@ def test_a_hostile_archive_ends_with_a_message(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("train glyphs/p", ["glyphs/protonet"]),
+        ("train glyphs/pr", ["glyphs/protonet"]),
         ("train --quiet my_", ["my_recipe.yaml", "my_run/"]),
         ("compare glyphs/protonet my_", ["my_recipe.yaml", "my_run/"]),
         ("data check cu", ["cub"]),
