@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from deepbdc._memory import keep_freed_memory
 from deepbdc._modes import evaluating
@@ -115,7 +115,7 @@ class Shot:
         trained = copy.deepcopy(method)
         self.sides[name, TEST] = lambda: self._classify(method, inputs)
         if train and "meta" in recipe.stages:
-            values = list(trained.parameters()) or [torch.zeros(1)]  # most have none beside the network's
+            values = list(trained.parameters()) or [nn.Parameter(torch.zeros(1))]  # most have none beside the network's
             optimiser = torch.optim.SGD(values, lr=1e-6, momentum=0.9, nesterov=True)
             self.sides[name, TRAINING] = lambda: self._train(trained, optimiser, inputs)
 
