@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from deepbdc._modes import evaluating
 from deepbdc.errors import UserError
-from deepbdc.stages.batches import Batches, EpisodeBatches, ShuffledBatches, TrainingEpisode
+from deepbdc.stages.batches import Batches, EpisodeBatches, PairedEpisodeBatches, ShuffledBatches, TrainingEpisode
 from deepbdc.stages.settings import BatchSettings, DistillationSettings, EpisodeSettings, StageSettings
 
 if TYPE_CHECKING:
@@ -164,3 +164,9 @@ class EpisodeTraining(Objective):
     def forward(self, *batch: Tensor) -> Loss:
         """The tensors of a `TrainingEpisode`."""
         return self.method.episode_loss(TrainingEpisode(*batch), label_smoothing=self.label_smoothing)
+
+
+class PairedEpisodes(EpisodeTraining):
+    """The method's own loss of a pair of episodes, see `PairedEpisodeBatches`."""
+
+    Batches = PairedEpisodeBatches
