@@ -1,13 +1,17 @@
 """Trained runs: from the folder that a training wrote to a method with its weights."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from deepbdc import weight_files
+from deepbdc.data.dataset import Dataset
+from deepbdc.data.loading import find_data, load_dataset
 from deepbdc.errors import UserError
 from deepbdc.methods import Method
+from deepbdc.methods.base import TrainingClasses
 from deepbdc.recipes import Recipe, build_method, recipe_from_dict
 
 MODEL, RESULT, RECIPE, CURVE = "model.safetensors", "result.json", "recipe.yaml", "curve.png"
@@ -49,6 +53,29 @@ def load_run(path: str | Path) -> Run:
         method = build_method(recipe)
     weight_files.load_into(method, tensors, "method.", file, ignore=("",))  # a head is needed for training only
     method.embedding.preprocessing = weight_files.read_preprocessing(header)
+    if method.needs_base_images:
+        method.base = base_images(recipe, header["data"])
     folder = path if path.is_dir() else path.parent
     name = folder.name if path.is_dir() else path.stem
     return Run(folder, name, recipe, method.eval(), tuple(header["class_names"]), header["data"])
+
+
+def base_images(recipe: Recipe, data: str | Path | None) -> TrainingClasses:
+    """The training images of a run. They are looked for when they are first used.
+
+    Args:
+        recipe: The recipe of the run, which names its data.
+        data: Where else to look, as ``--data`` of its training; None for the data that the recipe names.
+    """
+    return TrainingClasses(partial(_load_base_images, recipe, data))
+
+
+def _load_base_images(recipe: Recipe, data: str | Path | None) -> Dataset:
+    try:
+        name, root = find_data(recipe.data, data)
+        return load_dataset(name, "train", root=root)
+    except (OSError, UserError) as error:
+        raise UserError(
+            f"{recipe.method} needs the images of its training classes also to classify new ones. {error}. "
+            "Say where they are: deepbdc evaluate RUN --base DATA"
+        ) from error

@@ -40,6 +40,7 @@ SMALL = [f"{prefix}{method}" for prefix in ("cifar_fs/", "cifar_fs/resnet12_", "
 SMALL += [f"{folder}/{method}" for folder in ("cifar_fs", "glyphs") for method in methods.names()]
 SMALL = sorted(set(SMALL))
 ON_BENCHMARKS = [
+    "aa",
     "adm",
     "adm+dn4",
     "anil",
@@ -52,10 +53,12 @@ ON_BENCHMARKS = [
     "good_embed",
     "maml",
     "matchingnet",
+    "melr",
     "meta_baseline",
     "meta_deepbdc",
     "meta_deepbdc+dn4",
     "metaoptnet",
+    "mvt",
     "protonet",
     "r2d2",
     "relationnet",

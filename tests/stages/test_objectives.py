@@ -25,6 +25,7 @@ from deepbdc.stages import (
     EpisodeSettings,
     EpisodeTraining,
     GroupSettings,
+    PairedEpisodeBatches,
     Process,
     ShuffledBatches,
     StageSettings,
@@ -279,6 +280,19 @@ def test_shots_can_be_drawn_from_a_range(images: AugmentedImages) -> None:
     assert batches.images_per_step == 3 * 6
     shots = {len(batches.load(0, step, 0)[1]) // 3 for step in range(20)}
     assert shots == {1, 2, 3, 4}
+
+
+def test_a_pair_of_episodes_has_the_same_classes_and_no_common_image(images: AugmentedImages) -> None:
+    settings = EpisodeSettings(epochs=1, episodes=4, way=3, shot=(1, 2), query=2)
+    batches = PairedEpisodeBatches(images, settings, "meta", 0, Process())
+    assert batches.images_per_step == 3 * (4 + 4)
+    for step in range(4):
+        episode = TrainingEpisode(*batches.load(0, step, 0))
+        assert torch.bincount(episode.query_labels).tolist() == [4, 4, 4]
+        assert set(torch.bincount(episode.support_labels).tolist()) <= {2, 3, 4}
+        drawn = batches.stream[step]
+        indices = np.concatenate([drawn.support, drawn.query])
+        assert len(set(indices.tolist())) == len(indices)
 
 
 def test_episodes_are_those_of_sample_episodes_and_shared_by_processes(images: AugmentedImages) -> None:

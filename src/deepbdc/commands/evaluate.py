@@ -40,6 +40,7 @@ def evaluate_model(
     split: Annotated[Literal["train", "val", "test"], Parameter(metavar="NAME", group=DATA)] = "test",
     root: Annotated[Root, Parameter(group=DATA)] = None,
     skip_bad: Annotated[Flag, Parameter(group=DATA)] = False,
+    base: Annotated[DataOrPath | None, Parameter(group=DATA)] = None,
     shot: Annotated[list[int] | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
     way: Annotated[int | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
     query: Annotated[int | None, Parameter(metavar="COUNT", group=EPISODES)] = None,
@@ -77,6 +78,8 @@ def evaluate_model(
         split: The split whose classes are used.
         root: The folder of prepared benchmarks (default: $DEEPBDC_DATA, else ~/.cache/deepbdc).
         skip_bad: Skip files that are not readable images, with a note, instead of stopping at the first.
+        base: For a run of a method that needs the images of its training classes again, such as aa: where they are, as
+            for --data (default: where the training found them).
         shot: Labelled images per class. Repeat the option for several columns (default: the recipe's, else 1 and 5).
         way: Classes per episode (default: the recipe's, else 5).
         query: Query images per class (default: the recipe's, else 15).
@@ -113,7 +116,13 @@ def evaluate_model(
         )
     else:
         _refuse(model, untrained)
+        if base is not None and trained.method.needs_base_images:
+            from deepbdc.runs import base_images
+
+            trained.method.base = base_images(trained.recipe, base)
         request, place = _request_of_run(model, trained, data, root, split=split, classifier=classifier, **settings)
+    if base is not None and (trained is None or not trained.method.needs_base_images):
+        raise UserError(f"{model} does not need the images of its training classes: omit --base")
     device, shard = _device_and_shard(processes)
     results = evaluation.run(
         request,

@@ -12,7 +12,7 @@ from deepbdc.classifiers import Classifier, LinearRule
 from deepbdc.data.dataset import Dataset
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
-from deepbdc.feature_bank import Source, build_bank
+from deepbdc.feature_bank import FeatureBank, Source, build_bank
 from deepbdc.methods._heads import linear_head
 from deepbdc.stages import Classification, Distillation, EpisodeTraining, Loss, Objective, TrainingEpisode
 from deepbdc.stages.objectives import classification_loss
@@ -40,6 +40,11 @@ class Method(nn.Module):
         "meta": EpisodeTraining,
     }
     """The stages that can train the method, in their order, and what each minimises."""
+    needs_base_images: ClassVar[bool] = False
+    """Whether `classify` looks at the training images again, which no file of weights can hold. See `base`."""
+    base: "TrainingClasses | None" = None
+    """The training classes, for a method that needs their images: set by its `remember`, and for a loaded run by
+    `deepbdc.runs.load_run`, which looks for the images only when they are used."""
 
     def __init__(self, embedding: Embedding, classifier: Classifier, **settings: Any) -> None:
         super().__init__()
@@ -161,20 +166,37 @@ class Method(nn.Module):
     def remember(self, base: "TrainingClasses") -> None:
         """Keep in `memory` what the method needs of the training classes at test time: by default nothing.
 
-        Training calls it before each validation and at the end, so that a trained model needs no training images.
+        Training calls it before each validation and at the end, so that a trained model needs no training images. A
+        method with `needs_base_images` keeps ``base`` itself.
         """
 
 
 class TrainingClasses:
-    """The training images, for methods that remember something of them. Nothing is computed unless it is asked for."""
+    """The training images, for methods that remember something of them. Nothing is computed unless it is asked for.
 
-    def __init__(self, dataset: Dataset, **options: Any) -> None:
-        self.dataset = dataset
+    Args:
+        dataset: The images, or a function that loads them when they are first used.
+        options: How they are embedded, as for `build_bank`.
+    """
+
+    def __init__(self, dataset: Dataset | Callable[[], Dataset], **options: Any) -> None:
+        self._dataset = dataset
         self._options = options
 
+    @property
+    def dataset(self) -> Dataset:
+        """The images."""
+        if not isinstance(self._dataset, Dataset):
+            self._dataset = self._dataset()
+        return self._dataset
+
     def source(self, method: Method) -> Source:
-        """The representations of the training images."""
+        """What the method takes of the training images: by default their representations."""
         return method.source(self.dataset, **self._options)
+
+    def bank(self, embedding: Embedding) -> FeatureBank:
+        """The representations of the training images, also for a method whose `source` gives pictures."""
+        return build_bank(embedding, self.dataset, **self._options)
 
 
 class TransferMethod(Method):

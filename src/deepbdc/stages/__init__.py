@@ -1,9 +1,24 @@
 """What a training stage is made of: its settings, the batches that it is given, and the objective that it minimises."""
 
-from deepbdc.stages.batches import AugmentedImages, Batches, EpisodeBatches, Process, ShuffledBatches, TrainingEpisode
+from deepbdc.stages.batches import (
+    AugmentedImages,
+    Batches,
+    EpisodeBatches,
+    PairedEpisodeBatches,
+    Process,
+    ShuffledBatches,
+    TrainingEpisode,
+)
 from deepbdc.stages.formulas import Loss
 from deepbdc.stages.losses import NamedLoss, losses
-from deepbdc.stages.objectives import Classification, Distillation, EpisodeTraining, Inputs, Objective
+from deepbdc.stages.objectives import (
+    Classification,
+    Distillation,
+    EpisodeTraining,
+    Inputs,
+    Objective,
+    PairedEpisodes,
+)
 from deepbdc.stages.settings import (
     BatchSettings,
     DistillationSettings,
@@ -29,6 +44,8 @@ __all__ = [
     "LossSettings",
     "NamedLoss",
     "Objective",
+    "PairedEpisodeBatches",
+    "PairedEpisodes",
     "Process",
     "ShuffledBatches",
     "StageSettings",

@@ -195,6 +195,8 @@ class EpisodeBatches(Batches):
     """Episodes; each part of a step is one `TrainingEpisode`."""
 
     steps_depend_on_data = False
+    episodes_in_part: ClassVar[int] = 1
+    """Episodes of the same classes, without a common image, that are given as one `TrainingEpisode`."""
 
     def __init__(
         self, images: AugmentedImages, settings: StageSettings, name: str, seed: int, process: Process
@@ -211,10 +213,12 @@ class EpisodeBatches(Batches):
             raise UserError(f"{name}: {settings.episodes} episodes per epoch do not fill a step of {self.per_step}")
         self.parts = self.per_step // process.count
         self.steps = settings.episodes // self.per_step
-        way, shot = limits(settings.way)[1], limits(settings.shot)[1]
-        self.images_per_step = self.per_step * way * (shot + settings.query)
+        several = self.episodes_in_part
+        (fewest, most), query = limits(settings.shot), several * settings.query
+        shot = several * fewest, several * most
+        self.images_per_step = self.per_step * limits(settings.way)[1] * (shot[1] + query)
         stream_seed = derive(seed, name, "episodes")
-        self.stream = EpisodeStream(images.dataset, settings.way, settings.shot, settings.query, stream_seed)
+        self.stream = EpisodeStream(images.dataset, settings.way, shot, query, stream_seed)
 
     def load(self, epoch: int, step: int, part: int) -> Batch:
         """Load one episode of this process."""
@@ -224,3 +228,13 @@ class EpisodeBatches(Batches):
         images = self.images.load(indices, derive(self.seed, self.name, "images", number))
         labels = (episode.support_labels, episode.query_labels, episode.classes)
         return images, *(torch.from_numpy(values) for values in labels)
+
+
+class PairedEpisodeBatches(EpisodeBatches):
+    """Pairs of episodes of the same classes, without a common image.
+
+    Each part of a step is one `TrainingEpisode` with twice the ``shot`` and twice the ``query`` of the settings; which
+    half of the images of a class belongs to which episode is up to the method.
+    """
+
+    episodes_in_part = 2

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from deepbdc._modes import evaluating, separate_random_numbers
 from deepbdc.errors import UserError
-from deepbdc.stages.batches import Batches, EpisodeBatches, ShuffledBatches, TrainingEpisode
+from deepbdc.stages.batches import Batches, EpisodeBatches, PairedEpisodeBatches, ShuffledBatches, TrainingEpisode
 from deepbdc.stages.formulas import Loss, classification_loss, distillation_loss, percent_right
 from deepbdc.stages.losses import NamedLoss, Part, losses
 from deepbdc.stages.settings import BatchSettings, DistillationSettings, EpisodeSettings, StageSettings
@@ -211,3 +211,10 @@ class EpisodeTraining(Objective):
             return self.method.classify(support, episode.support_labels, query)
 
         return Part(self.method, episode.images, episode.query_labels, predict, None, self.label_smoothing)
+
+
+class PairedEpisodes(EpisodeTraining):
+    """The method's own loss of a pair of episodes, see `PairedEpisodeBatches`."""
+
+    Batches = PairedEpisodeBatches
+    takes_losses = False  # they would take the pair for one episode
