@@ -26,6 +26,7 @@ CHANNELS, SIDE = 16, 8
 POSITIONS = SIDE * SIDE
 WAY, SHOT = 5, 5
 CHANCE = 100 / WAY
+EPISODES = 20  # classified at a time
 
 Content = Callable[[int, torch.Generator], Tensor]
 """From a number of images to the contents ``(way, images, positions, channels)`` of new classes."""
@@ -158,9 +159,10 @@ class Entry:
         labels, answers = (torch.arange(WAY).repeat_interleave(images) for images in (self.shot, query))
         right = 0
         with torch.no_grad():
-            for support, queries in zip(maps.support, maps.query, strict=True):
-                embedded = [method.embed(part.flatten(0, 1)) for part in (support[:, : self.shot], queries)]
-                scores = method.classify(embedded[0], labels, embedded[1])
+            for support, queries in zip(maps.support.split(EPISODES), maps.query.split(EPISODES), strict=True):
+                parts = [part.flatten(1, 2) for part in (support[:, :, : self.shot], queries)]
+                embedded = [method.embed(part.flatten(0, 1)).unflatten(0, part.shape[:2]) for part in parts]
+                scores = method.classify(embedded[0], labels.expand(len(support), -1), embedded[1])
                 right += int((scores.argmax(dim=-1) == answers).sum())
         return 100 * right / (episodes * WAY * query)
 

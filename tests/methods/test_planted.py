@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from planted_maps import CHANCE, CHANNELS, KINDS, Entry, entries, planted_maps, sight_of, why_not
 
-EPISODES, QUERY = 40, 5
+EPISODES, QUERY = 24, 5
 
 
 @pytest.mark.parametrize("entry", entries(), ids=str)
