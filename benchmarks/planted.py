@@ -180,8 +180,7 @@ def draw(rows: list[Row], left_out: dict[str, str]) -> "Figure":
     table_axes = inches(0, 0.35, label + cell * len(KINDS), row * heights[-1])
     table_axes.set(xlim=(-label / cell, len(KINDS)), ylim=(heights[-1], 0))
     draw_table(table_axes, rows, heights)
-    names = ", ".join(NAMES.get(name, name) for name in left_out)
-    note = f"Accuracy in percent; chance is {CHANCE:g}. Left out because they need training: {names}."
+    note = f"Accuracy in percent; chance is {CHANCE:g}. {len(left_out)} methods that need training are left out."
     figure.text(middle, 0.12 / height, note, ha="center", fontsize=8.5, color="#555555")
     return figure
 
