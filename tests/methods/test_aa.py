@@ -38,7 +38,7 @@ def _one_thread() -> Iterator[None]:
 def create(**options: object) -> AssociativeAlignment:
     torch.manual_seed(0)
     backbone = create_backbone("conv4", width=0.0625, removed_downsamplings=2)
-    given = {"steps": 2, "first_steps": 3, "related_images": 4, "rate": 0.01, **options}
+    given = {"steps": 2, "first_steps": 3, "related_images": 4, "rate": 0.01, "first_rate": 0.02, **options}
     method = deepbdc.create_method("aa", backbone, preprocessing=Preprocessing(SIZE, SIZE), **given)
     assert isinstance(method, AssociativeAlignment)
     return method.eval()
@@ -58,7 +58,7 @@ def loss_of(rows: Tensor, vectors: Tensor, labels: Tensor, scale: float, margin:
 def naive(method: AssociativeAlignment, images: Tensor, labels: Tensor, query: Tensor) -> Tensor:
     """One episode by the words of the docstring; related images are found one by one."""
     assert method.base is not None
-    data, way, margin, rate = method.base.dataset, int(labels.max()) + 1, 0.001, method.classifier.rate
+    data, way, margin, rate = method.base.dataset, int(labels.max()) + 1, 0.001, method.rate
     pictures = Pictures(data, method.embedding.preprocessing).rows(np.arange(len(data))).to(images)
     network = copy.deepcopy(method.embedding)
     with torch.no_grad():

@@ -65,13 +65,15 @@ class AssociativeAlignment(Method):
         shot: Support images per class; it changes nothing here.
         preprocessing: How images are prepared, if not as the backbone says.
         steps: Steps of fine-tuning (authors: 150).
-        rate: Learning rate of Adam in all steps.
+        rate: Learning rate of Adam while the network is fine-tuned. The authors' 1e-3 can be too large for a network
+            that keeps its running statistics: try 1e-4.
         related_classes: B.
         related_images: Related images of each class in a step. If some class has fewer, all have as many as the one
             with the fewest (classes without any are left out).
         scale: s while the network is fine-tuned.
         margin: Of the classifier, in radians.
         first_steps: Steps in which the classifier is fitted to the representations of the unchanged network.
+        first_rate: Learning rate of Adam in these steps.
         first_scale: s in these steps.
         base_scale: s of the head in pre-training.
         base_margin: Margin of the head in pre-training.
@@ -94,6 +96,7 @@ class AssociativeAlignment(Method):
         scale: float = 15.0,
         margin: float = 0.001,
         first_steps: int = 200,
+        first_rate: float = 1e-3,
         first_scale: float = 5.0,
         base_scale: float = 20.0,
         base_margin: float = 0.01,
@@ -104,8 +107,9 @@ class AssociativeAlignment(Method):
         embedding = Embedding(backbone, AveragePool(backbone.out_channels), preprocessing)
         super().__init__(
             embedding,
-            ArcmaxClassifier(first_steps, rate, first_scale, margin),
+            ArcmaxClassifier(first_steps, first_rate, first_scale, margin),
             steps=steps,
+            rate=rate,
             related_classes=related_classes,
             related_images=related_images,
             scale=scale,
@@ -114,6 +118,7 @@ class AssociativeAlignment(Method):
             assignment=assignment,
         )
         self.steps = int(positive("steps", steps))
+        self.rate = positive("rate", rate)
         self.related_classes = int(positive("related_classes", related_classes))
         self.related_images = int(positive("related_images", related_images))
         self.scale = positive("scale", scale)
@@ -216,7 +221,7 @@ class AssociativeAlignment(Method):
     ) -> Tensor:
         """Fine-tune to one support set ``(s, 3, h, w)``, and score ``(q, 3, h, w)`` -> ``(q, way)``."""
         network, weights = copy.deepcopy(self.embedding).eval().requires_grad_(True), first.clone().requires_grad_()
-        margin, rate = self.classifier.margin, self.classifier.rate
+        margin, rate = self.classifier.margin, self.rate
         to_align, to_separate = (
             torch.optim.Adam(values, lr=rate) for values in (list(network.parameters()), [weights])
         )
