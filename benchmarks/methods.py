@@ -6,7 +6,7 @@ Every method has a ResNet-12 at 84 pixels and the options of its miniImageNet re
 support images and 75 queries) and one step of episodic training with the same task. The pass of the images through the
 network is the same for nearly all methods. It is timed for itself, so that its noise does not hide the differences, and
 each method is timed on feature maps of the same size: "with the network" is the sum of both. Methods that act inside
-the network (MAML, TADAM, ...) are timed as a whole. All run in turn, round by round. Ratios to ProtoNet carry over to
+the network (MAML, TADAM, ...) are timed as a whole; AA, which needs training images, is left out. All run in turn. Ratios to ProtoNet carry over to
 other machines, milliseconds do not.
 """
 
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,9 +26,10 @@ from deepbdc._memory import keep_freed_memory
 from deepbdc._modes import evaluating
 from deepbdc.backbones import create_backbone
 from deepbdc.backbones.base import Backbone
+from deepbdc.data.dataset import ArrayDataset
 from deepbdc.errors import UserError
 from deepbdc.methods import Method, create_method
-from deepbdc.methods.base import methods
+from deepbdc.methods.base import TrainingClasses, methods
 from deepbdc.preprocessing import Preprocessing
 from deepbdc.recipes import Recipe, list_recipes, load_recipe, read_recipe
 from deepbdc.stages import TrainingEpisode
@@ -112,12 +114,23 @@ class Shot:
         if inside:
             method, inputs = create_method(name, copy.deepcopy(network), self.shot, **recipe.options), self.images
             self.whole.add(name)
+        elif type(method).remember is not Method.remember:
+            self._remember(method, create_method(name, network, self.shot, **recipe.options))
         trained = copy.deepcopy(method)
         self.sides[name, TEST] = lambda: self._classify(method, inputs)
         if train and "meta" in recipe.stages:
             values = list(trained.parameters()) or [nn.Parameter(torch.zeros(1))]  # most have none beside the network's
             optimiser = torch.optim.SGD(values, lr=1e-6, momentum=0.9, nesterov=True)
             self.sides[name, TRAINING] = lambda: self._train(trained, optimiser, inputs)
+
+    def _remember(self, method: Method, same: Method) -> None:
+        """Let ``same``, which has a network, remember random training images, and give that to ``method``."""
+        pictures = np.random.default_rng(0).integers(0, 256, (16, SIZE, SIZE, 3), dtype=np.uint8)
+        data = ArrayDataset(pictures, np.arange(16) // 2, [str(label) for label in range(8)], "random", "train")
+        with evaluating(same), torch.no_grad():
+            same.remember(TrainingClasses(data))
+        kept = {key: value for key, value in same.state_dict().items() if not key.startswith("embedding.backbone.")}
+        method.load_state_dict(kept, strict=False)
 
     def _embed(self, network: Backbone) -> object:
         network.eval()
@@ -189,7 +202,8 @@ def main() -> None:
     given = parser.parse_args()
     keep_freed_memory()
     torch.manual_seed(0)
-    names = ["protonet", *(name for name in given.methods if name != "protonet")]
+    asked = [name for name in given.methods if not methods.find(name).needs_base_images]
+    names = ["protonet", *(name for name in asked if name != "protonet")]
     machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
     text = [f"{machine}, ResNet-12, {SIZE} px, {WAY}-way, {QUERY} queries per class, medians of {given.repeats} rounds"]
     shots = {shot: Shot(names, shot, not given.no_training) for shot in (1, 5)}
