@@ -5,9 +5,9 @@
 Every method has a ResNet-12 at 84 pixels and the options of its miniImageNet recipe. Timed are one test task (5 or 25
 support images and 75 queries) and one step of episodic training with the same task. The pass of the images through the
 network is the same for nearly all methods. It is timed for itself, so that its noise does not hide the differences, and
-each method is timed on feature maps of the same size: "with the network" is the sum of both. Methods that act inside
-the network (MAML, TADAM, ...) are timed as a whole; AA, which needs training images, is left out. All run in turn. Ratios to ProtoNet carry over to
-other machines, milliseconds do not.
+each method is timed on feature maps of the same size: the whole is the sum of both. Methods that act inside the network
+(MAML, TADAM, ...) are timed as a whole. AA, which needs training images, is left out. All run in turn, round by round.
+Ratios to ProtoNet carry over to other machines, milliseconds do not.
 """
 
 import argparse
