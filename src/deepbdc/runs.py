@@ -1,8 +1,10 @@
 """Trained runs: from the folder that a training wrote to a method with its weights."""
 
+import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -10,12 +12,15 @@ from deepbdc import weight_files
 from deepbdc.data.dataset import Dataset
 from deepbdc.data.loading import find_data, load_dataset
 from deepbdc.errors import UserError
+from deepbdc.evaluation import EvaluationResult
 from deepbdc.methods import Method
 from deepbdc.methods.base import TrainingClasses
 from deepbdc.recipes import Recipe, build_method, recipe_from_dict
 
 MODEL, RESULT, RECIPE, CURVE = "model.safetensors", "result.json", "recipe.yaml", "curve.png"
 """The files in the folder of a run."""
+_NOT_TRAINING = ("evaluation", "workers")
+"""Prefixes of the keys of a recipe that do not change the trained model."""
 
 
 @dataclass(frozen=True)
@@ -79,3 +84,35 @@ def _load_base_images(recipe: Recipe, data: str | Path | None) -> Dataset:
             f"{recipe.method} needs the images of its training classes also to classify new ones. {error}. "
             "Say where they are: deepbdc evaluate RUN --base DATA"
         ) from error
+
+
+def same_training(one: Recipe, other: Recipe) -> bool:
+    """Whether two recipes train the same; how they are evaluated does not count."""
+    return not training_differences(one, other)
+
+
+def training_differences(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
+    """The values in which the trainings of two recipes differ, by keys such as ``pretrain.epochs``."""
+    first, second = _flat(one.as_dict()), _flat(other.as_dict())
+    return {
+        key: (first.get(key), second.get(key))
+        for key in {**first, **second}
+        if first.get(key) != second.get(key) and not key.startswith(_NOT_TRAINING)
+    }
+
+
+def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
+    """Flatten nested dictionaries to keys like ``pretrain.epochs``."""
+    if not isinstance(content, dict):
+        return {prefix: content}
+    return {
+        key: value
+        for name, part in content.items()
+        for key, value in _flat(part, f"{prefix}.{name}" if prefix else str(name)).items()
+    }
+
+
+def read_results(path: str | Path) -> list[EvaluationResult]:
+    """The results in the file ``result.json`` of a run, one for each number of shots."""
+    content = json.loads(Path(path).read_text(encoding="utf-8"))
+    return [EvaluationResult.from_json(one) for one in content["results"]]

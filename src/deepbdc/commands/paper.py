@@ -1,69 +1,190 @@
-"""``deepbdc paper``: reproduce tables and figures of the paper."""
+"""``deepbdc paper``: reproduce the tables and figures of the paper."""
 
+import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from deepbdc.commands.options import OUTPUT
+from deepbdc.commands.options import DATA, OUTPUT, DataOrPath, Flag, NameOrPath, Root
 from deepbdc.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from deepbdc.report.paper.cells import Bench
+    from deepbdc.report.paper.experiments import Experiment
+    from deepbdc.report.paper.settings import Setting
 
 
 def paper(
-    figure: Literal["relations"],
-    /,
-    *,
-    output: Annotated[Path, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = Path("relations.png"),
-    points: Annotated[int, Parameter(metavar="COUNT")] = 1500,
-    seed: Annotated[int, Parameter(metavar="NUMBER")] = 0,
+    *names: Annotated[str, Parameter(metavar="NAME")],
+    data: Annotated[DataOrPath, Parameter(group=DATA)] = "glyphs",
+    root: Annotated[Root, Parameter(group=DATA)] = None,
+    target: Annotated[DataOrPath | None, Parameter(group=DATA)] = None,
+    recipes: Annotated[str | None, Parameter(metavar="FOLDER", group=DATA)] = None,
+    backbone: Annotated[NameOrPath | None, Parameter()] = None,
+    budget: Annotated[float | None, Parameter(metavar="MINUTES")] = None,
+    runs: Annotated[Path, Parameter(metavar="FOLDER", group=OUTPUT)] = Path("runs"),
+    output: Annotated[Path | None, Parameter(alias="-o", metavar="FOLDER", group=OUTPUT)] = None,
+    quiet: Annotated[Flag, Parameter(group=OUTPUT)] = False,
 ) -> None:
-    """Reproduce a table or figure of the paper.
+    """Reproduce the tables and figures of the paper, with its numbers beside ours.
 
-    For example:
+    Without a name: list them, with what each costs here. For example:
 
-        deepbdc paper relations -o relations.pdf
+        deepbdc paper
+        deepbdc paper table3 --data cifar_fs --root ~/data
+        deepbdc paper all --data glyphs --budget 90
+        deepbdc paper verify table3
 
-    - relations: supplement S4. Seven non-linear and seven linear relations between two variables, as a picture
-      and a table. Classical correlation misses the non-linear ones, Brownian distance correlation does not.
+    Each table is written as Markdown, LaTeX and JSON, each figure as PNG and PDF. What a table needs is trained with
+    the recipes of the data set; runs that are there already are used, and what several rows share is trained once. The
+    same command continues after an interruption.
 
     Args:
-        figure: Which table or figure to reproduce.
-        output: The picture to write, as .png, .pdf or .svg.
-        points: Number of points in each sample, 10 to 5000.
-        seed: Seed of the random samples.
+        names: Which tables and figures; `all` of them; or `verify` and names: evaluate their networks again, and
+            compare with the stored results to the digit.
+        data: The data set: one that has recipes (`deepbdc train --list`), or any other, which then takes the recipes
+            of glyphs.
+        root: The folder of prepared benchmarks (default: $DEEPBDC_DATA, else ~/.cache/deepbdc).
+        target: For the tables across domains: the data set, or the folder of prepared benchmarks, that the networks
+            are tested on.
+        recipes: The recipes to use, like cifar_fs (default: those of the data set).
+        backbone: A network in place of that of the recipes, like resnet12.
+        budget: Time in minutes. If the trainings take longer, all are shortened alike, and after that time no new one
+            is started. The choice is kept in the output folder.
+        runs: The folder that contains the folders of the runs.
+        output: The folder to write to (default: paper/DATA).
+        quiet: Print only which files were written.
     """
     from rich.console import Console
-    from rich.progress import track
+
+    from deepbdc.report.paper.cells import Bench
+    from deepbdc.report.paper.experiments import experiments, find
+    from deepbdc.report.paper.settings import Setting
+
+    console = Console()
+    if budget is not None and budget <= 0:
+        raise UserError(f"--budget must be a positive number of minutes, got {budget:g}")
+    verify, wanted = names[:1] == ("verify",), [name for name in names if name not in ("verify", "all")]
+    chosen = [find(name) for name in wanted] or list(experiments().values())
+    folder = output or Path("paper") / Path(data).name
+    setting = Setting(data, runs, folder, root, recipes or "", backbone, target)
+    if not names:
+        _list(console, Bench(setting, console))
+        return
+    setting = _with_plan(setting, chosen, budget, console, quiet)
+    bench = Bench(setting, console, None if budget is None else 60 * budget, quiet)
+    if verify:
+        _verify(console, bench, chosen)
+        return
+    _write(console, bench, chosen)
+
+
+def _list(console: "Console", bench: "Bench") -> None:
+    """Print all tables and figures, and what each costs."""
     from rich.table import Table
 
-    from deepbdc.report import relations
+    from deepbdc.report.paper.cost import images_of, images_per_second
+    from deepbdc.report.paper.experiments import experiments
 
-    if not 10 <= points <= 5000 or seed < 0:
-        raise UserError(f"--points must be 10 to 5000 and --seed at least 0, got {points} and {seed}")
-    if output.suffix not in (".png", ".pdf", ".svg"):
-        raise UserError(f"--output must end in .png, .pdf or .svg, got {str(output)!r}")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    count = len(relations.NONLINEAR) + len(relations.LINEAR)
-    console = Console()
-    steps = relations.relations(points=points, seed=seed)
-    found = list(track(steps, "Measuring", total=count, console=console, transient=True))
-    table = Table(title="Correlation and Brownian distance correlation (S4)")
-    for heading in ("relation", "Corr", "BDCorr", "shuffled: mean, largest", "p"):
-        table.add_column(heading, justify="left" if heading == "relation" else "right")
-    for relation in found:
-        spread = f"{relation.shuffled.mean():.3f}, {relation.shuffled.max():.3f}"
-        row = (
-            relation.name,
-            f"{relation.corr:+.3f}",
-            f"{relation.bdcorr:.3f}",
-            spread,
-            f"{relation.p_value:.3f}",
+    setting = bench.setting
+    with console.status("Measuring how fast this machine trains"):
+        rate = images_per_second(setting, bench.splits)
+    shown = Table(box=None, pad_edge=False, header_style="bold", caption_justify="left")
+    for heading in ("name", "in the paper", "what it shows", "to train", "minutes"):
+        shown.add_column(
+            heading, no_wrap=heading != "what it shows", justify="right" if heading == "minutes" else "left"
         )
-        table.add_row(*row, end_section=relation is found[len(relations.NONLINEAR) - 1])
-    console.print(table)
-    console.print(
-        f"shuffled: BDCorr of {len(found[0].shuffled)} random pairings of the same values; "
-        "p: fraction of the pairings with a BDCorr at least as high (permutation test)."
+    everything = []
+    for experiment in experiments().values():
+        trainings = bench.trainings([experiment])
+        everything += trainings
+        open_ = [training for training in trainings if not training.finished]
+        minutes = images_of(trainings, bench.splits) / rate / 60
+        count = f"{len(open_)} of {len(trainings)}" if trainings else ""
+        shown.add_row(experiment.name, experiment.place, experiment.title, count, f"{minutes:.0f}" if open_ else "")
+    unique = list({training.folder: training for training in everything}.values())
+    total = images_of(unique, bench.splits) / rate / 60
+    shown.caption = (
+        f"on {setting.data}, with the recipes {setting.folder_of_recipes}/*: about {total:.0f} minutes for all, "
+        "because tables share networks\n'deepbdc paper NAME' makes one; --data, --backbone and --budget change how"
     )
-    relations.draw(found, output)
-    console.print(f"Picture: {output}", markup=False)
+    console.print(shown)
+
+
+def _with_plan(
+    setting: "Setting", chosen: "list[Experiment]", budget: float | None, console: "Console", quiet: bool
+) -> "Setting":
+    """The setting with the shortening that was chosen in an earlier call, or that the budget needs."""
+    from dataclasses import replace
+
+    from deepbdc._files import write_text
+    from deepbdc.report.paper.cells import Bench
+    from deepbdc.report.paper.cost import fitting, images_per_second
+
+    path = setting.output / "plan.json"
+    same: dict[str, Any] = {"data": setting.data, "recipes": setting.folder_of_recipes, "backbone": setting.backbone}
+    if path.is_file():
+        plan = json.loads(path.read_text(encoding="utf-8"))
+        if {key: plan.get(key) for key in same} != same:
+            raise UserError(
+                f"{setting.output} holds tables of {plan['data']} with the recipes {plan['recipes']} and the network "
+                f"{plan['backbone'] or 'of the recipes'}: choose another folder with --output"
+            )
+        return replace(setting, shortened=plan["shortened"])
+    shortened = 1
+    if budget is not None and any(experiment.is_trained for experiment in chosen):
+        bench = Bench(setting, console)
+        with console.status("Measuring how fast this machine trains"):
+            rate = images_per_second(setting, bench.splits)
+            shortened = fitting(bench.trainings(chosen), bench.splits, rate, 60 * budget)
+        if shortened > 1 and not quiet:
+            console.print(f"To fit {budget:g} minutes, each stage trains one of {shortened} epochs of its recipe.")
+    write_text(path, json.dumps({**same, "shortened": shortened, "budget": budget}, indent=1) + "\n")
+    return replace(setting, shortened=shortened)
+
+
+def _write(console: "Console", bench: "Bench", chosen: "list[Experiment]") -> None:
+    from deepbdc._files import write_text
+    from deepbdc.report.paper.writing import index, write
+
+    for experiment in chosen:
+        if not bench.quiet:
+            console.print(f"[bold]{experiment.place}[/bold]: {experiment.title}")
+        for path in write(experiment, bench):
+            console.print(f"  {path}", markup=False, highlight=False, soft_wrap=True)
+    setting = bench.setting
+    facts = {
+        "data": setting.data,
+        "recipes": f"{setting.folder_of_recipes}/*",
+        "network": setting.backbone or "as in the recipes",
+    }
+    if setting.shortened > 1:
+        facts["trained for"] = f"one of {setting.shortened} epochs of each recipe"
+    write_text(setting.output / "README.md", index(setting.output, facts))
+    console.print(f"All: {setting.output / 'README.md'}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _verify(console: "Console", bench: "Bench", chosen: "list[Experiment]") -> None:
+    """Evaluate the networks of tables again, and compare with what is stored."""
+    from deepbdc.report.paper.verification import verify
+
+    wrong = 0
+    checked = 0
+    for line in verify(bench, chosen):
+        checked += 1
+        wrong += not line.same
+        mark = "the same" if line.same else "DIFFERENT"
+        console.print(
+            f"{line.run} {line.shot}-shot: stored {line.stored}, now {line.now}: {mark}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    if not checked:
+        raise UserError("there is nothing to verify: no network of these tables is trained")
+    if wrong:
+        raise UserError(f"{wrong} of {checked} results differ from the stored ones")
+    console.print(f"All {checked} results are the same, episode by episode.")

@@ -1,0 +1,79 @@
+"""What the experiments of the paper cost on this machine, and how much shorter trainings must be to fit a budget."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+
+from deepbdc.data.dataset import Dataset
+from deepbdc.recipes import Recipe, build_method
+from deepbdc.report.paper.experiments import Row
+from deepbdc.report.paper.settings import Setting
+from deepbdc.report.paper.trainings import Training
+from deepbdc.stages import EpisodeSettings, StageSettings
+from deepbdc.stages.settings import limits
+from deepbdc.training import estimate
+
+_FORWARD = 1 / 3
+"""Cost of an image that is only embedded, in images that are trained on."""
+_SHORTER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+
+def images_of(trainings: Iterable[Training], splits: Mapping[str, Dataset], shortened: int = 1) -> float:
+    """Images that pass through networks in trainings that are not finished, with their gradients.
+
+    A stage that several trainings share counts once. This is an estimate: stages count as shared if their settings and
+    the representations that they train are the same.
+    """
+    total, seen = 0.0, set()
+    for training in trainings:
+        if training.finished:
+            continue
+        recipe = training.recipe
+        evaluated = sum(len(splits[split]) for split in ("val", "test") if split in splits)
+        total += _FORWARD * evaluated
+        before = ""
+        for stage in recipe.trainings:
+            key = before = f"{before}|{stage.name}|{_key(recipe, stage.settings)}"
+            if key not in seen:
+                seen.add(key)
+                epochs = max(1, stage.settings.epochs // shortened)
+                total += epochs * _images_per_epoch(stage.settings, len(splits["train"]))
+                total += _FORWARD * epochs / stage.settings.validate_every * len(splits.get("val", ()))
+    return total
+
+
+def _key(recipe: Recipe, settings: StageSettings) -> str:
+    method = build_method(recipe)
+    parts = (type(method).head, type(method).batch_loss, type(method).features)
+    network = json.dumps([dict(recipe.backbone), recipe.size, recipe.dropout, recipe.augmentation], sort_keys=True)
+    episodic = recipe.method if isinstance(settings, EpisodeSettings) else ""
+    values = {key: value for key, value in asdict(settings).items() if not key.startswith("validat")}
+    named = [part.__qualname__ for part in parts]
+    return f"{network}|{method.embedding.pool}|{named}|{episodic}|{values}|{recipe.options if episodic else ''}"
+
+
+def _images_per_epoch(settings: StageSettings, images: int) -> float:
+    if isinstance(settings, EpisodeSettings):
+        way, shot = (sum(limits(count)) / 2 for count in (settings.way, settings.shot))
+        return settings.episodes * way * (shot + settings.query)
+    return images
+
+
+def fitting(trainings: Iterable[Training], splits: Mapping[str, Dataset], rate: float, seconds: float) -> int:
+    """The smallest shortening with which the trainings fit the time; the largest if none does.
+
+    Args:
+        trainings: What is to be trained.
+        splits: The data set.
+        rate: Images per second of a training.
+        seconds: The time.
+    """
+    trainings = list(trainings)
+    fits = (factor for factor in _SHORTER if images_of(trainings, splits, factor) / rate <= seconds)
+    return next(fits, _SHORTER[-1])
+
+
+def images_per_second(setting: Setting, splits: Mapping[str, Dataset]) -> float:
+    """How fast this machine trains the network of the setting."""
+    recipe = setting.recipe(Row("protonet", "ProtoNet"), 5)
+    return estimate.images_per_second(recipe, splits["train"])

@@ -1,0 +1,321 @@
+"""A filled table as Markdown, LaTeX and JSON: the paper's value beside ours, told apart."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deepbdc.recipes import build_method
+from deepbdc.report.comparison import difference_in_words
+from deepbdc.report.evaluation import footnotes, transductive_mark
+from deepbdc.report.latency import WAY, Latency
+from deepbdc.report.paper.cells import Cell, FilledRow, baseline_of
+from deepbdc.report.paper.experiments import Experiment
+from deepbdc.report.published import Published
+
+NONE = "–"
+_WORDS = ("model", "measure", "joint", "dependency")
+_HEADINGS = {"joint": "joint distribution"}
+
+
+@dataclass
+class Grid:
+    """The texts of a table. A line with one text only is a heading above the lines that follow."""
+
+    header: list[str]
+    lines: list[list[str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def grid(experiment: Experiment, rows: Sequence[FilledRow], latencies: dict[int, dict[str, Latency]]) -> Grid:
+    """The texts of an experiment's table.
+
+    Args:
+        experiment: The table.
+        rows: Its rows with their results.
+        latencies: By shots and name of the row; empty if the table has none.
+    """
+    writer = _Writer(experiment, rows, latencies)
+    made = Grid(writer.header())
+    group = ""
+    for row in rows:
+        if row.row.group and row.row.group != group:
+            made.lines.append([row.row.group])
+            group = row.row.group
+        made.lines.append(writer.line(row))
+    made.notes = writer.notes()
+    return made
+
+
+class _Writer:
+    """Writes the cells of one table, and collects the reasons why some are empty."""
+
+    def __init__(
+        self, experiment: Experiment, rows: Sequence[FilledRow], latencies: dict[int, dict[str, Latency]]
+    ) -> None:
+        self.experiment, self.rows, self.latencies = experiment, rows, latencies
+        self.baseline = baseline_of(experiment, rows)
+        self.reasons: list[str] = []
+        networks = {row.row.published.backbone for row in rows if row.row.published is not None}
+        self.networks = len(networks) > 1
+
+    def header(self) -> list[str]:
+        """The headings of the columns."""
+        titles = ["", *(["network in the paper"] if self.networks else [])]
+        for column in self.experiment.columns:
+            if column in _WORDS:
+                titles.append(_HEADINGS.get(column, column))
+            elif column == "map":
+                titles += ["map, ours"]
+            elif column == "parameters":
+                titles += ["M parameters, paper", "ours"]
+            elif column == "accuracy":
+                for shot in self.experiment.shots:
+                    titles += [f"{shot}-shot, paper", f"{shot}-shot, ours"]
+                    titles += ["difference"] if self.baseline is not None else []
+            else:
+                kind = "training task" if column == "training_latency" else "test task"
+                for shot in self.experiment.shots:
+                    titles += [f"{kind} {shot}-shot, paper (ms, ratio)", "ours (ms, ratio)"]
+        return [*titles, "run"]
+
+    def line(self, filled: FilledRow) -> list[str]:
+        """The texts of one row."""
+        row, paper = filled.row, filled.row.published
+        texts = [self._name(filled)]
+        if self.networks:
+            texts.append((paper.backbone if paper else None) or NONE)
+        for column in self.experiment.columns:
+            if column in _WORDS:
+                texts.append(_word(paper.values.get(column)) if paper else NONE)
+            elif column == "map":
+                texts.append(_map(filled))
+            elif column == "parameters":
+                published = paper.values.get("parameters") if paper else None
+                texts += [NONE if published is None else f"*{published:.2f}*", self._parameters(filled)]
+            elif column == "accuracy":
+                for shot in self.experiment.shots:
+                    texts += [published_accuracy(paper, shot), self._ours(filled.cells[shot])]
+                    texts += [self._difference(filled, shot)] if self.baseline is not None else []
+            else:
+                for shot in self.experiment.shots:
+                    texts += [self._published_latency(paper, column, shot), self._latency(row.name, column, shot)]
+        runs = dict.fromkeys(str(cell.run) for cell in filled.cells.values() if cell.run is not None)
+        return [*texts, ", ".join(f"`{run}`" for run in runs) or NONE]
+
+    def _name(self, filled: FilledRow) -> str:
+        here = sorted(
+            {
+                str(recipe.options["reduce_to"])
+                for recipe in filled.recipes.values()
+                if any(isinstance(value, dict) for value in filled.row.set.values())
+            }
+        )
+        if filled.row.larger or "backbone" in filled.row.identity:
+            here = sorted({_network(recipe.backbone) for recipe in filled.recipes.values()})
+        results = [cell.result for cell in filled.cells.values() if cell.result is not None]
+        return filled.row.name + (f" (ours: {', '.join(here)})" if here else "") + transductive_mark(results)
+
+    def _ours(self, cell: Cell) -> str:
+        return str(cell.result) if cell.result is not None else self._reason(cell.reason)
+
+    def _reason(self, reason: str) -> str:
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+        return f"{NONE} [{self.reasons.index(reason) + 1}]"
+
+    def _difference(self, filled: FilledRow, shot: int) -> str:
+        assert self.baseline is not None
+        own, other = filled.cells[shot].result, self.baseline.cells[shot].result
+        if filled is self.baseline or own is None or other is None:
+            return ""
+        return difference_in_words(own.compare(other)).strip()
+
+    def _parameters(self, filled: FilledRow) -> str:
+        counts = {self._count(recipe) for recipe in filled.recipes.values()}
+        return ", ".join(f"{count / 1e6:.3f}" for count in sorted(counts)) or NONE
+
+    def _count(self, recipe: Any) -> int:
+        method = build_method(recipe)
+        own = sum(value.numel() for value in method.parameters())
+        if not self.experiment.count_task_classifier:
+            return own
+        import torch
+
+        size = method.embedding.preprocessing.input_size
+        with torch.no_grad():
+            features = method.eval().embed(torch.zeros(1, 3, size, size))[0].numel()
+        return own + WAY * (features + 1)
+
+    def _published_latency(self, paper: Published | None, column: str, shot: int) -> str:
+        value = _published_value(paper, column, shot)
+        if paper is None or value is None:
+            return NONE
+        base = _published_value(self.baseline.row.published, column, shot) if self.baseline else None
+        more = ">" if column in paper.lower_bounds else ""
+        return f"*{more}{value:,.0f}*" + (f" (*{more}{value / base:.2f}*)" if base else "")
+
+    def _latency(self, name: str, column: str, shot: int) -> str:
+        value = _latency(self.latencies.get(shot, {}).get(name), column)
+        base = None
+        if self.baseline is not None:
+            base = _latency(self.latencies.get(shot, {}).get(self.baseline.row.name), column)
+        if value is None:
+            return NONE
+        return f"{value:,.1f}" + (f" ({value / base:.2f})" if base else "")
+
+    def notes(self) -> list[str]:
+        """What to read with the table."""
+        results = [cell.result for row in self.rows for cell in row.cells.values() if cell.result is not None]
+        notes = ["Published values are in italics; the others are ours, accuracy in % ± 95 % interval over episodes."]
+        if self.baseline is not None and "accuracy" in self.experiment.columns:
+            name = self.baseline.row.name
+            notes.append(f"difference: ours, paired episode by episode, to {name}; * = its interval excludes 0.")
+        if results:
+            first = results[0]
+            count = len(first.accuracies)
+            notes.append(
+                f"{first.dataset}, {first.split} classes, {count:,} episodes, {first.way}-way, seed {first.seed}."
+            )
+        if self.latencies:
+            notes.append(
+                "Latency: one task, median; the paper's on a GPU, ours on this CPU. Ratios are to "
+                f"{self.baseline.row.name if self.baseline else 'the first row'}."
+            )
+        notes += [f"{line}." for line in footnotes(results)]
+        return notes + [f"[{place}] {reason}." for place, reason in enumerate(self.reasons, start=1)]
+
+
+def published_accuracy(paper: Published | None, shot: int) -> str:
+    """The paper's accuracy in italics, with its interval if there is one."""
+    if paper is None or shot not in paper.accuracies:
+        return NONE
+    mean, interval = paper.accuracies[shot]
+    return f"*{mean:.2f}*" if interval is None else f"*{mean:.2f} ± {interval:.2f}*"
+
+
+def _published_value(paper: Published | None, column: str, shot: int) -> float | None:
+    return None if paper is None else paper.values.get(column, {}).get(shot)
+
+
+def _latency(timed: Latency | None, column: str) -> float | None:
+    if timed is None:
+        return None
+    return timed.training if column == "training_latency" else timed.test
+
+
+def _word(value: Any) -> str:
+    return {True: "yes", False: "no", None: NONE}.get(value, str(value)) if not isinstance(value, str) else value
+
+
+def _map(filled: FilledRow) -> str:
+    sizes = {build_method(recipe).embedding.map_size for recipe in filled.recipes.values()}
+    return ", ".join(f"{height}×{width}" for height, width in sorted(sizes)) or NONE
+
+
+def _network(backbone: Any) -> str:
+    width = backbone.get("width", 1)
+    return str(backbone["name"]) + ("" if width == 1 else f" ×{width:g}")
+
+
+def markdown(experiment: Experiment, made: Grid) -> str:
+    """The table as a Markdown page."""
+    width = len(made.header)
+    lines = [f"# {experiment.place}: {experiment.title}", "", _bar(made.header), _bar(["---"] * width)]
+    lines += [_bar(line if len(line) > 1 else [f"**{line[0]}**", *[""] * (width - 1)]) for line in made.lines]
+    return "\n".join([*lines, "", *(f"- {note}" for note in made.notes), ""])
+
+
+def _bar(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def latex(experiment: Experiment, made: Grid) -> str:
+    """The table as LaTeX, for the package booktabs."""
+    width = len(made.header)
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        "\\begin{table*}",
+        "\\centering\\footnotesize",
+        f"\\begin{{tabular}}{{l{'r' * (width - 2)}l}}",
+        "\\toprule",
+        _row(made.header),
+        "\\midrule",
+    ]
+    for line in made.lines:
+        heading = f"\\multicolumn{{{width}}}{{l}}{{\\textbf{{{_escaped(line[0])}}}}} \\\\"
+        lines.append(_row(line) if len(line) > 1 else heading)
+    notes = " ".join(_escaped(note) for note in made.notes)
+    caption = f"{_escaped(experiment.place)}: {_escaped(experiment.title)}. {notes}"
+    lines += ["\\bottomrule", "\\end{tabular}", f"\\caption{{{caption}}}", "\\end{table*}", ""]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return " & ".join(_escaped(cell) for cell in cells) + " \\\\"
+
+
+_SPECIAL = {
+    "±": "$\\pm$",
+    "×": "$\\times$",
+    "−": "$-$",
+    "–": "--",
+    "†": "$\\dagger$",
+    "‡": "$\\ddagger$",
+    "Δ": "$\\Delta$",
+}
+
+
+def _escaped(text: str) -> str:
+    """Text for LaTeX; ``*...*`` becomes italics, and code is typewriter.
+
+    >>> _escaped("*62.11 ± 0.44* `runs/a_b`")
+    '\\\\textit{62.11 $\\\\pm$ 0.44} \\\\texttt{runs/a\\\\_b}'
+    """
+    text = re.sub(r"([&%$#_{}])", r"\\\1", text)
+    text = text.replace(">", "$>$")
+    text = re.sub(r"`([^`]+)`", r"\\texttt{\1}", text)
+    text = re.sub(r"\*([^* ][^*]*)\*", r"\\textit{\1}", text)
+    for character, command in _SPECIAL.items():
+        text = text.replace(character, command)
+    return text
+
+
+def as_json(experiment: Experiment, rows: Sequence[FilledRow], latencies: dict[int, dict[str, Latency]]) -> Any:
+    """The numbers of the table as plain values."""
+    content = []
+    for filled in rows:
+        paper = filled.row.published
+        content.append(
+            {
+                "name": filled.row.name,
+                "method": filled.row.method,
+                "identity": dict(filled.row.identity),
+                "classifier": filled.row.classifier,
+                "published": None
+                if paper is None
+                else {str(shot): list(value) for shot, value in paper.accuracies.items()},
+                "ours": {
+                    str(shot): {"reason": cell.reason}
+                    if cell.result is None
+                    else {
+                        "mean": round(cell.result.mean, 4),
+                        "ci95": round(cell.result.ci95, 4),
+                        "episodes": cell.result.episodes_fingerprint,
+                        "weights": cell.result.weights_fingerprint,
+                        "run": str(cell.run),
+                    }
+                    for shot, cell in filled.cells.items()
+                },
+                "latency_ms": {
+                    str(shot): {
+                        key: None if value is None or math.isnan(value) else round(value, 3)
+                        for key, value in vars(timed[filled.row.name]).items()
+                    }
+                    for shot, timed in latencies.items()
+                    if filled.row.name in timed
+                },
+            }
+        )
+    return {"name": experiment.name, "place": experiment.place, "title": experiment.title, "rows": content}

@@ -1,0 +1,119 @@
+"""From an experiment to its files: Markdown, LaTeX and JSON of a table, PNG and PDF of a figure, and an index."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from deepbdc._files import make_folder, write_text
+from deepbdc.report import latency, relations
+from deepbdc.report.latency import Latency, Timed
+from deepbdc.report.paper import tables
+from deepbdc.report.paper.cells import Bench, FilledRow
+from deepbdc.report.paper.experiments import Experiment, experiments
+from deepbdc.report.paper.figures import draw_channels
+
+_ROUNDS = 5
+
+
+def write(experiment: Experiment, bench: Bench) -> list[Path]:
+    """Make a table or figure, with all trainings that it needs, and return the files."""
+    folder = bench.setting.output
+    make_folder(folder)
+    if experiment.kind == "drawing":
+        return _draw(experiment, bench, folder)
+    if experiment.kind == "page":
+        return [_hyper_parameters(folder)]
+    rows = bench.fill(experiment)
+    timed = _latencies(experiment, rows, bench)
+    made = tables.grid(experiment, rows, timed)
+    if bench.setting.shortened > 1:
+        made.notes.append(
+            f"To fit the budget, all stages were trained for one of {bench.setting.shortened} epochs of their recipe."
+        )
+    files = {
+        folder / f"{experiment.name}.md": tables.markdown(experiment, made),
+        folder / f"{experiment.name}.tex": tables.latex(experiment, made),
+        folder / f"{experiment.name}.json": json.dumps(tables.as_json(experiment, rows, timed), indent=1) + "\n",
+    }
+    for path, text in files.items():
+        write_text(path, text)
+    pictures = []
+    if experiment.kind == "figure":
+        pictures = [folder / f"{experiment.name}.{kind}" for kind in ("png", "pdf")]
+        for path in pictures:
+            draw_channels(experiment, rows, path)
+    return [*files, *pictures]
+
+
+def _draw(experiment: Experiment, bench: Bench, folder: Path) -> list[Path]:
+    paths = [folder / f"{experiment.name}.{kind}" for kind in ("png", "pdf")]
+    if experiment.name == "relations":
+        found = list(relations.relations())
+        for path in paths:
+            relations.draw(found, path)
+    else:
+        from deepbdc.report import instantiations
+
+        for path in paths:
+            instantiations.draw(path, backbone=bench.setting.backbone or "conv4")
+    return paths
+
+
+def _hyper_parameters(folder: Path) -> Path:
+    from deepbdc.report import hyper_parameters
+
+    path = folder / "hyperparameters.md"
+    write_text(path, hyper_parameters.page())
+    return path
+
+
+def _latencies(experiment: Experiment, rows: Sequence[FilledRow], bench: Bench) -> dict[int, dict[str, Latency]]:
+    """The latencies of all rows, measured in one run, or those that the same call has measured before."""
+    if not {"latency", "training_latency"} & set(experiment.columns):
+        return {}
+    training = "training_latency" in experiment.columns
+    return {shot: _measured(experiment, rows, bench, shot, training) for shot in experiment.shots}
+
+
+def _measured(
+    experiment: Experiment, rows: Sequence[FilledRow], bench: Bench, shot: int, training: bool
+) -> dict[str, Latency]:
+    wanted = {row.row.name: Timed(row.recipes[shot], row.row.classifier) for row in rows if shot in row.recipes}
+    recipes = {name: [one.recipe.as_dict(), one.classifier] for name, one in wanted.items()}
+    text = json.dumps([recipes, torch.__version__, torch.get_num_threads(), _ROUNDS, training], sort_keys=True)
+    key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    path = bench.setting.output / "latency" / f"{experiment.name}-{shot}shot.json"
+    if path.is_file():
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["key"] == key:
+            return {name: Latency(**values) for name, values in kept["milliseconds"].items()}
+    bench.say(f"{experiment.place}: timing {len(wanted)} rows with {shot} shots")
+    found = latency.measure(wanted, shot, _ROUNDS, training=training)
+    content = {
+        "key": key,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "rounds": _ROUNDS,
+        "milliseconds": {name: asdict(value) for name, value in found.items()},
+    }
+    write_text(path, json.dumps(content, indent=1) + "\n")
+    return found
+
+
+def index(folder: Path, facts: Mapping[str, str]) -> str:
+    """A page that shows or links all tables and figures that are in a folder."""
+    lines = ["# The paper's tables and figures, made here", ""]
+    lines += [f"- {name}: {value}" for name, value in facts.items()]
+    for experiment in experiments().values():
+        table, picture = folder / f"{experiment.name}.md", folder / f"{experiment.name}.png"
+        if table.is_file():
+            lines += ["", f"- [{experiment.place}: {experiment.title}]({table.name})"]
+        elif picture.is_file():
+            lines += ["", f"- {experiment.place}: {experiment.title}"]
+        if picture.is_file():
+            lines += ["", f"  ![{experiment.title}]({picture.name})"]
+    return "\n".join([*lines, ""])
