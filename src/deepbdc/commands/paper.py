@@ -23,7 +23,8 @@ def paper(
     root: Annotated[Root, Parameter(group=DATA)] = None,
     target: Annotated[DataOrPath | None, Parameter(group=DATA)] = None,
     recipes: Annotated[str | None, Parameter(metavar="FOLDER", group=DATA)] = None,
-    backbone: Annotated[NameOrPath | None, Parameter()] = None,
+    backbone: NameOrPath | None = None,
+    set: Annotated[list[str] | None, Parameter(metavar="KEY=VALUE")] = None,
     budget: Annotated[float | None, Parameter(metavar="MINUTES")] = None,
     runs: Annotated[Path, Parameter(metavar="FOLDER", group=OUTPUT)] = Path("runs"),
     output: Annotated[Path | None, Parameter(alias="-o", metavar="FOLDER", group=OUTPUT)] = None,
@@ -52,6 +53,8 @@ def paper(
             are tested on.
         recipes: The recipes to use, like cifar_fs (default: those of the data set).
         backbone: A network in place of that of the recipes, like resnet12.
+        set: A value for all recipes, like evaluation.episodes=600. The option can be repeated. A value of a stage that
+            a recipe does not have is left out there.
         budget: Time in minutes. If the trainings take longer, all are shortened alike, and after that time no new one
             is started. The choice is kept in the output folder.
         runs: The folder that contains the folders of the runs.
@@ -70,7 +73,7 @@ def paper(
     verify, wanted = names[:1] == ("verify",), [name for name in names if name not in ("verify", "all")]
     chosen = [find(name) for name in wanted] or list(experiments().values())
     folder = output or Path("paper") / Path(data).name
-    setting = Setting(data, runs, folder, root, recipes or "", backbone, target)
+    setting = Setting(data, runs, folder, root, recipes or "", backbone, target, tuple(set or ()))
     if not names:
         _list(console, Bench(setting, console))
         return
@@ -125,13 +128,18 @@ def _with_plan(
     from deepbdc.report.paper.cost import fitting, images_per_second
 
     path = setting.output / "plan.json"
-    same: dict[str, Any] = {"data": setting.data, "recipes": setting.folder_of_recipes, "backbone": setting.backbone}
+    same: dict[str, Any] = {
+        "data": setting.data,
+        "recipes": setting.folder_of_recipes,
+        "backbone": setting.backbone,
+        "values": list(setting.values),
+    }
     if path.is_file():
         plan = json.loads(path.read_text(encoding="utf-8"))
         if {key: plan.get(key) for key in same} != same:
             raise UserError(
-                f"{setting.output} holds tables of {plan['data']} with the recipes {plan['recipes']} and the network "
-                f"{plan['backbone'] or 'of the recipes'}: choose another folder with --output"
+                f"{setting.output} holds tables that were made with other settings ({path.name} there has them): give "
+                "the same, or choose another folder with --output"
             )
         return replace(setting, shortened=plan["shortened"])
     shortened = 1

@@ -129,7 +129,7 @@ def recipe_from_dict(content: Mapping[str, Any], title: str = "the recipe") -> R
     recipe: Recipe = build(Recipe, values, title)
     objectives = objectives_of(recipe.method, title)
     for key, value in content.items():
-        if key not in fields and key not in objectives and not (value is None and key in _stages_of_all_methods()):
+        if key not in fields and key not in objectives and not (value is None and key in stages_of_all_methods()):
             known = nearest(str(key), [*fields, *objectives])
             trained = (
                 f" {recipe.method} is trained by {' and '.join(objectives)}." if isinstance(value, Mapping) else ""
@@ -158,7 +158,8 @@ def objectives_of(method: str, title: str) -> Mapping[str, type["Objective"]]:
     return objectives
 
 
-def _stages_of_all_methods() -> set[str]:
+def stages_of_all_methods() -> set[str]:
+    """The names of all stages that any method can be trained by."""
     from deepbdc.methods.base import methods
 
     return {stage for name in methods.names() for stage in methods.find(name).objectives}

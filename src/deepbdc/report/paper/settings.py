@@ -10,7 +10,9 @@ from deepbdc.backbones import create_backbone
 from deepbdc.data.dataset import Dataset
 from deepbdc.data.loading import find_data, list_datasets, load_splits
 from deepbdc.errors import UserError
+from deepbdc.methods.base import methods
 from deepbdc.recipes import Recipe, list_recipes, load_recipe, read_recipe
+from deepbdc.recipes.recipe import stages_of_all_methods
 from deepbdc.report.paper.experiments import Row
 from deepbdc.stages import StageSettings
 
@@ -38,6 +40,8 @@ class Setting:
     """A network in place of that of the recipes."""
     target: str | None = None
     """The data set of the tests across domains."""
+    values: tuple[str, ...] = ()
+    """Values for all recipes, like ``evaluation.episodes=600``; those of stages that a recipe lacks are left out."""
     shortened: int = 1
     """All stages have only one epoch for each ``shortened`` epochs of their recipe, to fit a budget."""
 
@@ -60,9 +64,8 @@ class Setting:
         name = self._recipe_name(row.method, shot)
         backbone = self._backbone(name, row)
         channels = create_backbone(**backbone).out_channels if _needs_channels(row.set) else 0
-        values = {key: _value(value, channels) for key, value in row.set.items()}
-        overrides = [f"{key}={json.dumps(value)}" for key, value in values.items()]
-        recipe = load_recipe(name, [f"backbone={json.dumps(backbone)}", *overrides])
+        changes = [f"{key}={json.dumps(_value(value, channels))}" for key, value in row.set.items()]
+        recipe = load_recipe(name, [f"backbone={json.dumps(backbone)}", *self._values_for(row.method), *changes])
         data = self.data if self.data in list_datasets() else recipe.data
         stages = {name: shortened(settings, self.shortened) for name, settings in recipe.stages.items()}
         return replace(recipe, data=data, stages=stages)
@@ -75,8 +78,14 @@ class Setting:
             raise NotPossible(f"there is no recipe {names[0]}")
         return found
 
+    def _values_for(self, method: str) -> list[str]:
+        """The values for all recipes that concern a method: not those of stages that it does not have."""
+        others = stages_of_all_methods() - set(methods.find(method).objectives)
+        return [value for value in self.values if value.partition(".")[0] not in others]
+
     def _backbone(self, recipe: str, row: Row) -> dict[str, Any]:
-        own: Mapping[str, Any] = read_recipe(recipe).get("backbone") or {"name": "resnet12"}
+        values = [value for value in self.values if value.startswith("backbone.")]
+        own: Mapping[str, Any] = read_recipe(recipe, values).get("backbone") or {"name": "resnet12"}
         chosen = dict(own) if self.backbone in (None, own["name"]) else {"name": self.backbone}
         return _larger(chosen) if row.larger else chosen
 

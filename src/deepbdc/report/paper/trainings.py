@@ -32,7 +32,7 @@ class Training:
 
 
 def training_of(setting: Setting, recipe: Recipe, fingerprint: str) -> Training:
-    """The training of a recipe: a finished run with the same recipe and images, wherever in the folder of runs; or a new one.
+    """The training of a recipe: a finished run with the same recipe and images, or a new one.
 
     Args:
         setting: Where the runs are.
