@@ -106,9 +106,8 @@ def _describe(value: Tensor, gradient: Tensor | None, largest: float) -> list[An
 
 
 def find(folder: Path, stage: Stage, wanted: Identity) -> Path | None:
-    """The file of the same stage, finished in another run in ``folder`` (or in a folder within it)."""
-    name = f"checkpoints/{stage.name}.safetensors"
-    for path in sorted([*folder.glob(f"*/{name}"), *folder.glob(f"*/*/{name}")]):
+    """The file of the same stage, finished in another run in ``folder`` (or in any folder within it)."""
+    for path in sorted(folder.glob(f"**/checkpoints/{stage.name}.safetensors")):
         try:
             header = weight_files.load_header(path)
         except (OSError, UserError):

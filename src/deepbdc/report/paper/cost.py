@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
+import torch
+
 from deepbdc.data.dataset import Dataset
 from deepbdc.recipes import Recipe, build_method
 from deepbdc.report.paper.experiments import Row
@@ -43,13 +45,21 @@ def images_of(trainings: Iterable[Training], splits: Mapping[str, Dataset], shor
 
 
 def _key(recipe: Recipe, settings: StageSettings) -> str:
-    method = build_method(recipe)
-    parts = (type(method).head, type(method).batch_loss, type(method).features)
-    network = json.dumps([dict(recipe.backbone), recipe.size, recipe.dropout, recipe.augmentation], sort_keys=True)
-    episodic = recipe.method if isinstance(settings, EpisodeSettings) else ""
+    """Equal for stages that train the same; a method that is built with the same seed then has the same features."""
+    episodic = isinstance(settings, EpisodeSettings)
     values = {key: value for key, value in asdict(settings).items() if not key.startswith("validat")}
-    named = [part.__qualname__ for part in parts]
-    return f"{network}|{method.embedding.pool}|{named}|{episodic}|{values}|{recipe.options if episodic else ''}"
+    own = [recipe.method, dict(recipe.options)] if episodic else _features(recipe)
+    return json.dumps([own, values, recipe.dropout, recipe.augmentation], sort_keys=True, default=str)
+
+
+def _features(recipe: Recipe) -> list[str]:
+    """What identifies the representation and the head that an ordinary training trains."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        method = build_method(recipe).eval()
+        size = method.embedding.preprocessing.input_size
+        features = method.features(torch.ones(1, 3, size, size)).flatten()
+    return [f"{value:.4g}" for value in features[:64]] + [type(method).head.__qualname__, str(features.numel())]
 
 
 def _images_per_epoch(settings: StageSettings, images: int) -> float:

@@ -169,6 +169,13 @@ def _row(content: _File, method: str, identity: Mapping[str, Any], group: str) -
     return Row(method, name, told, found, change, larger, classifier, group)
 
 
+def name_in_paper(method: str) -> str:
+    """How the paper writes the name of a method in its tables of systems."""
+    tables = ("3_counterparts", "4a_miniimagenet", "4b_cub", "5a_cub")
+    rows = (row for table in tables for row in published()[table].rows)
+    return next((row.name for row in rows if row.method == method), method)
+
+
 def _published(content: _File, method: str, identity: Mapping[str, Any]) -> Published | None:
     """The row of the first published table that has it."""
     for table in content.published:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from deepbdc._files import temporary
 from deepbdc.report.paper.cells import FilledRow
-from deepbdc.report.paper.experiments import Experiment
+from deepbdc.report.paper.experiments import Experiment, name_in_paper
 from deepbdc.report.published import published
 
 _COLOURS = {
@@ -27,7 +27,6 @@ def draw_channels(experiment: Experiment, rows: Sequence[FilledRow], path: Path)
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    names = {row.method: row.name for row in published()["3_counterparts"].rows}
     for method in dict.fromkeys(row.row.method for row in rows):
         colour = _COLOURS[method]
         points = [
@@ -38,11 +37,11 @@ def draw_channels(experiment: Experiment, rows: Sequence[FilledRow], path: Path)
         ]
         lines = [result for share, result in points if share is None]
         for result in lines:
-            left.axhline(result.mean, color=colour, linestyle="--", label=names[method])
+            left.axhline(result.mean, color=colour, linestyle="--", label=name_in_paper(method))
         curve = sorted((share, result.mean, result.ci95) for share, result in points if share is not None)
         if curve:
             x, y, e = zip(*curve, strict=True)
-            left.errorbar(x, y, yerr=e, color=colour, marker="o", markersize=4, capsize=2, label=names[method])
+            left.errorbar(x, y, yerr=e, color=colour, marker="o", markersize=4, capsize=2, label=name_in_paper(method))
         theirs = [row for row in published()["s3-5_dimension"].rows if row.method == method]
         dots = sorted((row.identity["d"] / _CHANNELS, row.accuracies[5][0]) for row in theirs if row.identity["d"])
         for row in theirs:
@@ -50,7 +49,12 @@ def draw_channels(experiment: Experiment, rows: Sequence[FilledRow], path: Path)
                 right.axhline(row.accuracies[5][0], color=colour, linestyle="--", label=row.name)
         if dots:
             right.plot(
-                *zip(*dots, strict=True), color=colour, marker="o", markersize=4, mfc="white", label=names[method]
+                *zip(*dots, strict=True),
+                color=colour,
+                marker="o",
+                markersize=4,
+                mfc="white",
+                label=name_in_paper(method),
             )
     results = [cell.result for row in rows for cell in row.cells.values() if cell.result is not None]
     left.set_title(f"ours: {results[0].dataset}" if results else "ours: not trained yet", fontsize=11)

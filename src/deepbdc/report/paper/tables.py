@@ -134,7 +134,9 @@ class _Writer:
 
     def _parameters(self, filled: FilledRow) -> str:
         counts = {self._count(recipe) for recipe in filled.recipes.values()}
-        return ", ".join(f"{count / 1e6:.3f}" for count in sorted(counts)) or NONE
+        return (
+            ", ".join(f"{count / 1e6:.3g}" if count < 1e7 else f"{count / 1e6:.2f}" for count in sorted(counts)) or NONE
+        )
 
     def _count(self, recipe: Any) -> int:
         method = build_method(recipe)
