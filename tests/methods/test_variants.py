@@ -30,6 +30,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("stl_deepbdc", {"observations": "positions", "reduce_to": 3}),
     ("covnet", {"normalisation": "matrix_root", "center": True, "reduce_to": 5}),
     ("covnet", {"scale": 0.1}),
+    ("meta_deepbdc", {"similarity": "cosine", "scale": 10.0}),
 ]
 
 
@@ -140,8 +141,9 @@ def test_covnet_scores_matrices_by_the_shots_of_the_task() -> None:
 
 
 @pytest.mark.parametrize("shot", [1, 5])
-def test_a_scale_is_one_parameter_for_all_numbers_of_shots(shot: int) -> None:
-    method = create("covnet", scale=0.5)
+@pytest.mark.parametrize("name", ["covnet", "meta_deepbdc"])
+def test_a_scale_is_one_parameter_for_all_numbers_of_shots(name: str, shot: int) -> None:
+    method = create(name, scale=0.5)
     (scale,) = method.parameter_groups()["scale"]
     used = method.classifier_for(shot)
     assert isinstance(used, PrototypeClassifier)

@@ -39,6 +39,8 @@ class MetaDeepBDC(PrototypesByShot):
         prototype: ``"mean"`` of the BDC matrices of a class, or a variant of supplement S3-1: the BDC matrix of the
             mean of their feature maps (``"mean_features"``), or of all their maps beside each other
             (``"concatenated_features"``, only with channels as observations).
+        scale: Start of a learnable factor on the scores, the parameter group ``scale`` (None: no factor, as in the
+            paper). A cosine needs one: between -1 and 1 the softmax of the scores is nearly flat.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class MetaDeepBDC(PrototypesByShot):
         similarity: Similarity | None = None,
         observations: Observations = "channels",
         prototype: PrototypeForm = "mean",
+        scale: float | None = None,
     ) -> None:
         if observations == "positions" and prototype == "concatenated_features":
             raise UserError(
@@ -60,12 +63,12 @@ class MetaDeepBDC(PrototypesByShot):
         channels = backbone.out_channels
         if prototype == "mean":
             pool = BDCPool(channels, reduce_to, observations=observations, output=output)
-            super().__init__(Embedding(backbone, pool, preprocessing), shot, similarity)
+            super().__init__(Embedding(backbone, pool, preprocessing), shot, similarity, scale=scale)
         else:
             maps = KeepMap(channels, reduce_to)
             pool = BDCPool(maps.dimensions, observations=observations, output=output)
             embedding = Embedding(backbone, maps, preprocessing)
-            super().__init__(embedding, shot, similarity, prototype=prototype, pool=pool)
+            super().__init__(embedding, shot, similarity, prototype=prototype, pool=pool, scale=scale)
 
     def head(self, classes: int) -> nn.Module:
         """A linear head on the BDC matrix."""
