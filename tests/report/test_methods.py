@@ -1,4 +1,4 @@
-"""The table of methods, its page, and the published numbers in it."""
+"""The table of methods, and its page."""
 
 import importlib.util
 import sys
@@ -9,7 +9,6 @@ import pytest
 from deepbdc.cli import main
 from deepbdc.methods.base import methods
 from deepbdc.report.methods import description, method_rows
-from deepbdc.report.published import on_miniimagenet, published
 
 DOCS = Path(__file__).parents[2] / "docs"
 spec = importlib.util.spec_from_file_location("docs_methods", DOCS / "methods.py")
@@ -38,26 +37,6 @@ def test_every_method_is_described(row) -> None:  # type: ignore[no-untyped-def]
 def test_kept_results_are_shown_with_their_interval() -> None:
     assert page.kept("stl_deepbdc", "cifar_fs") == "63.68 ± 0.50 / 79.96 ± 0.37"
     assert page.kept("stl_deepbdc", "nowhere") == "–"
-
-
-def test_published_rows() -> None:
-    tables = published()
-    assert {name: len(rows) for name, rows in tables.items() if name != "miniimagenet_elsewhere"} == {
-        "4a_miniimagenet": 19,
-        "4a_tieredimagenet": 15,
-        "4b_cub": 19,
-        "5a_cub": 11,
-        "5b_aircraft": 8,
-        "5c_cars": 8,
-    }
-    row = next(row for row in tables["4b_cub"] if row.method == "mvt")
-    assert row.accuracies == {5: (85.35, 0.55)}
-    assert row.as_text() == "– / 85.35"
-    found = on_miniimagenet("dn4")
-    assert found is not None
-    assert found.rerun
-    assert found.as_text() == "64.73 / 79.85"
-    assert all(20 < mean < 100 for rows in tables.values() for row in rows for mean, _ in row.accuracies.values())
 
 
 def test_the_command_lists_and_explains(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

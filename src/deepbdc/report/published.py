@@ -32,6 +32,8 @@ COLUMNS: Mapping[str, str] = {
     "query": "query images per class of a training task",
     "weight_decay": "of SGD",
     "momentum": "of SGD",
+    "dropblock": "whether ResNet-12 is trained with DropBlock",
+    "channels": "channels d after the 1×1 convolution",
 }
 """What the columns mean, besides the accuracies."""
 
