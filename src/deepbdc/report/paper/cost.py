@@ -45,21 +45,23 @@ def images_of(trainings: Iterable[Training], splits: Mapping[str, Dataset], shor
 
 
 def _key(recipe: Recipe, settings: StageSettings) -> str:
-    """Equal for stages that train the same; a method that is built with the same seed then has the same features."""
+    """Equal for stages that train the same; methods that are built with the same seed then give the same scores."""
     episodic = isinstance(settings, EpisodeSettings)
     values = {key: value for key, value in asdict(settings).items() if not key.startswith("validat")}
-    own = [recipe.method, dict(recipe.options)] if episodic else _features(recipe)
+    own = [recipe.method, dict(recipe.options)] if episodic else _scores(recipe)
     return json.dumps([own, values, recipe.dropout, recipe.augmentation], sort_keys=True, default=str)
 
 
-def _features(recipe: Recipe) -> list[str]:
-    """What identifies the representation and the head that an ordinary training trains."""
+def _scores(recipe: Recipe) -> list[str]:
+    """The scores of a head on the representation of one image: equal if an ordinary training trains the same."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         method = build_method(recipe).eval()
+        torch.manual_seed(0)
+        head = method.head(8).eval()
         size = method.embedding.preprocessing.input_size
-        features = method.features(torch.ones(1, 3, size, size)).flatten()
-    return [f"{value:.4g}" for value in features[:64]] + [type(method).head.__qualname__, str(features.numel())]
+        scores = head(method.features(torch.ones(1, 3, size, size)))
+    return [f"{float(value):.4g}" for value in scores.flatten()]
 
 
 def _images_per_epoch(settings: StageSettings, images: int) -> float:

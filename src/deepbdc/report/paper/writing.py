@@ -26,7 +26,7 @@ def write(experiment: Experiment, bench: Bench) -> list[Path]:
     if experiment.kind == "drawing":
         return _draw(experiment, bench, folder)
     if experiment.kind == "page":
-        return [_hyper_parameters(folder)]
+        return [_hyper_parameters(experiment, folder)]
     rows = bench.fill(experiment)
     timed = _latencies(experiment, rows, bench)
     made = tables.grid(experiment, rows, timed)
@@ -63,11 +63,11 @@ def _draw(experiment: Experiment, bench: Bench, folder: Path) -> list[Path]:
     return paths
 
 
-def _hyper_parameters(folder: Path) -> Path:
-    from deepbdc.report import hyper_parameters
+def _hyper_parameters(experiment: Experiment, folder: Path) -> Path:
+    from deepbdc.report.hyper_parameters import hyper_parameters, markdown
 
-    path = folder / "hyperparameters.md"
-    write_text(path, hyper_parameters.page())
+    path = folder / f"{experiment.name}.md"
+    write_text(path, f"# {experiment.place}: {experiment.title}\n\n{markdown(hyper_parameters())}\n")
     return path
 
 
