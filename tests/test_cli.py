@@ -294,7 +294,7 @@ def help_page(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ("train", 2),
         ("evaluate", 2),
         ("compare", 2),
-        ("paper", 1),
+        ("paper", 5),
         ("data list", 0),
         ("data prepare", 1),
         ("data check", 2),

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from deepbdc.commands.options import DATA, OUTPUT, DataOrPath, Flag, NameOrPath, Root
 from deepbdc.errors import UserError
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from deepbdc.report.paper.cells import Bench
     from deepbdc.report.paper.experiments import Experiment
     from deepbdc.report.paper.settings import Setting
+
+RELATIONS = Group("The figure of relations, if it is made alone", sort_key=4)
 
 
 def paper(
@@ -29,6 +31,8 @@ def paper(
     runs: Annotated[Path, Parameter(metavar="FOLDER", group=OUTPUT)] = Path("runs"),
     output: Annotated[Path | None, Parameter(alias="-o", metavar="FOLDER", group=OUTPUT)] = None,
     quiet: Annotated[Flag, Parameter(group=OUTPUT)] = False,
+    points: Annotated[int, Parameter(metavar="COUNT", group=RELATIONS)] = 1500,
+    seed: Annotated[int, Parameter(metavar="NUMBER", group=RELATIONS)] = 0,
 ) -> None:
     """Reproduce the tables and figures of the paper, with its numbers beside ours.
 
@@ -38,6 +42,7 @@ def paper(
         deepbdc paper table3 --data cifar_fs --root ~/data
         deepbdc paper all --data glyphs --budget 90
         deepbdc paper verify table3
+        deepbdc paper relations -o relations.pdf
 
     Each table is written as Markdown, LaTeX and JSON, each figure as PNG and PDF. What a table needs is trained with
     the recipes of the data set; runs that are there already are used, and what several rows share is trained once. The
@@ -58,8 +63,11 @@ def paper(
         budget: Time in minutes. If the trainings take longer, all are shortened alike, and after that time no new one
             is started. The choice is kept in the output folder.
         runs: The folder that contains the folders of the runs.
-        output: The folder to write to (default: paper/DATA).
+        output: The folder to write to (default: paper/DATA). For `relations` alone also a picture, as .png, .pdf or
+            .svg (default: relations.png).
         quiet: Print only which files were written.
+        points: Number of points in each sample, 10 to 5000.
+        seed: Seed of the random samples.
     """
     from rich.console import Console
 
@@ -70,6 +78,9 @@ def paper(
     console = Console()
     if budget is not None and budget <= 0:
         raise UserError(f"--budget must be a positive number of minutes, got {budget:g}")
+    if names == ("relations",):
+        _relations(console, output or Path("relations.png"), points, seed)
+        return
     verify, wanted = names[:1] == ("verify",), [name for name in names if name not in ("verify", "all")]
     chosen = [find(name) for name in wanted] or list(experiments().values())
     folder = output or Path("paper") / Path(data).name
@@ -196,3 +207,39 @@ def _verify(console: "Console", bench: "Bench", chosen: "list[Experiment]") -> N
     if wrong:
         raise UserError(f"{wrong} of {checked} results differ from the stored ones")
     console.print(f"All {checked} results are the same, episode by episode.")
+
+
+def _relations(console: "Console", output: Path, points: int, seed: int) -> None:
+    """Draw the figure of supplement S4, and print its numbers."""
+    from rich.progress import track
+    from rich.table import Table
+
+    from deepbdc.report import relations
+
+    if not 10 <= points <= 5000 or seed < 0:
+        raise UserError(f"--points must be 10 to 5000 and --seed at least 0, got {points} and {seed}")
+    if output.suffix not in (".png", ".pdf", ".svg"):
+        raise UserError(f"--output must end in .png, .pdf or .svg, got {str(output)!r}")
+    count = len(relations.NONLINEAR) + len(relations.LINEAR)
+    steps = relations.relations(points=points, seed=seed)
+    found = list(track(steps, "Measuring", total=count, console=console, transient=True))
+    table = Table(title="Correlation and Brownian distance correlation (S4)")
+    for heading in ("relation", "Corr", "BDCorr", "shuffled: mean, largest", "p"):
+        table.add_column(heading, justify="left" if heading == "relation" else "right")
+    for relation in found:
+        spread = f"{relation.shuffled.mean():.3f}, {relation.shuffled.max():.3f}"
+        row = (
+            relation.name,
+            f"{relation.corr:+.3f}",
+            f"{relation.bdcorr:.3f}",
+            spread,
+            f"{relation.p_value:.3f}",
+        )
+        table.add_row(*row, end_section=relation is found[len(relations.NONLINEAR) - 1])
+    console.print(table)
+    console.print(
+        f"shuffled: BDCorr of {len(found[0].shuffled)} random pairings of the same values; "
+        "p: fraction of the pairings with a BDCorr at least as high (permutation test)."
+    )
+    relations.draw(found, output)
+    console.print(f"Picture: {output}", markup=False)

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from deepbdc._files import temporary
 from deepbdc.statistic import bd_correlation, bdc_matrix
 
 Array = NDArray[np.float64]
@@ -137,13 +138,13 @@ def _reordered(matrix: Tensor, order: Tensor) -> Tensor:
 
 def draw(found: list[Relation], path: Path) -> None:
     """Save two rows of scatter plots, each titled with its two correlations, as an image file."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     colours = {False: "#c2410c", True: "#1d4ed8"}
-    figure, axes = pyplot.subplots(2, 7, figsize=(14, 5.0), layout="constrained")
+    figure = Figure(figsize=(14, 5.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, 7)
     rows = ([r for r in found if not r.linear], [r for r in found if r.linear])
     for row, in_row in enumerate(rows):
         for axis, relation in zip(axes[row], in_row, strict=True):
@@ -160,9 +161,8 @@ def draw(found: list[Relation], path: Path) -> None:
         axis.set_ylim(-tallest, tallest)
     axes[0, 0].set_ylabel("non-linear", fontsize=12)
     axes[1, 0].set_ylabel("linear", fontsize=12)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with temporary(path) as part:
+        figure.savefig(part, dpi=110, format=path.suffix.removeprefix("."))
 
 
 def _tidy(value: float) -> str:
