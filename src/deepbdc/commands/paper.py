@@ -12,9 +12,9 @@ from deepbdc.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from deepbdc.report.paper.cells import Bench
-    from deepbdc.report.paper.experiments import Experiment
-    from deepbdc.report.paper.settings import Setting
+    from deepbdc.paper.cells import Bench
+    from deepbdc.paper.experiments import Experiment
+    from deepbdc.paper.settings import Setting
 
 RELATIONS = Group("The figure of relations, if it is made alone", sort_key=4)
 
@@ -71,9 +71,9 @@ def paper(
     """
     from rich.console import Console
 
-    from deepbdc.report.paper.cells import Bench
-    from deepbdc.report.paper.experiments import experiments, find
-    from deepbdc.report.paper.settings import Setting
+    from deepbdc.paper.cells import Bench
+    from deepbdc.paper.experiments import experiments, find
+    from deepbdc.paper.settings import Setting
 
     console = Console()
     if budget is not None and budget <= 0:
@@ -100,8 +100,8 @@ def _list(console: "Console", bench: "Bench") -> None:
     """Print all tables and figures, and what each costs."""
     from rich.table import Table
 
-    from deepbdc.report.paper.cost import images_of, images_per_second
-    from deepbdc.report.paper.experiments import experiments
+    from deepbdc.paper.cost import images_of, images_per_second
+    from deepbdc.paper.experiments import experiments
 
     setting = bench.setting
     with console.status("Measuring how fast this machine trains"):
@@ -135,8 +135,8 @@ def _with_plan(
     from dataclasses import replace
 
     from deepbdc._files import write_text
-    from deepbdc.report.paper.cells import Bench
-    from deepbdc.report.paper.cost import fitting, images_per_second
+    from deepbdc.paper.cells import Bench
+    from deepbdc.paper.cost import fitting, images_per_second
 
     path = setting.output / "plan.json"
     same: dict[str, Any] = {
@@ -167,7 +167,7 @@ def _with_plan(
 
 def _write(console: "Console", bench: "Bench", chosen: "list[Experiment]") -> None:
     from deepbdc._files import write_text
-    from deepbdc.report.paper.writing import index, write
+    from deepbdc.paper.writing import index, write
 
     for experiment in chosen:
         if not bench.quiet:
@@ -188,7 +188,7 @@ def _write(console: "Console", bench: "Bench", chosen: "list[Experiment]") -> No
 
 def _verify(console: "Console", bench: "Bench", chosen: "list[Experiment]") -> None:
     """Evaluate the networks of tables again, and compare with what is stored."""
-    from deepbdc.report.paper.verification import verify
+    from deepbdc.paper.verification import verify
 
     wrong = 0
     checked = 0

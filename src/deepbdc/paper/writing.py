@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 
 from deepbdc._files import make_folder, write_text
+from deepbdc.paper import tables
+from deepbdc.paper.cells import Bench, FilledRow
+from deepbdc.paper.experiments import Experiment, experiments
+from deepbdc.paper.figures import draw_channels
 from deepbdc.report import latency, relations
 from deepbdc.report.latency import Latency, Timed
-from deepbdc.report.paper import tables
-from deepbdc.report.paper.cells import Bench, FilledRow
-from deepbdc.report.paper.experiments import Experiment, experiments
-from deepbdc.report.paper.figures import draw_channels
 
 _ROUNDS = 5
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from deepbdc.paper.cells import Cell, FilledRow, baseline_of
+from deepbdc.paper.experiments import Experiment
 from deepbdc.recipes import build_method
 from deepbdc.report.comparison import difference_in_words
 from deepbdc.report.evaluation import footnotes, transductive_mark
 from deepbdc.report.latency import WAY, Latency
-from deepbdc.report.paper.cells import Cell, FilledRow, baseline_of
-from deepbdc.report.paper.experiments import Experiment
 from deepbdc.report.published import Published
 
 NONE = "–"

@@ -7,10 +7,10 @@ from dataclasses import asdict
 import torch
 
 from deepbdc.data.dataset import Dataset
+from deepbdc.paper.experiments import Row
+from deepbdc.paper.settings import Setting
+from deepbdc.paper.trainings import Training
 from deepbdc.recipes import Recipe, build_method
-from deepbdc.report.paper.experiments import Row
-from deepbdc.report.paper.settings import Setting
-from deepbdc.report.paper.trainings import Training
 from deepbdc.stages import EpisodeSettings, StageSettings
 from deepbdc.stages.settings import limits
 from deepbdc.training import estimate

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deepbdc._files import temporary
-from deepbdc.report.paper.cells import FilledRow
-from deepbdc.report.paper.experiments import Experiment, name_in_paper
+from deepbdc.paper.cells import FilledRow
+from deepbdc.paper.experiments import Experiment, name_in_paper
 from deepbdc.report.published import published
 
 _COLOURS = {

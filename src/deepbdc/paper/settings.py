@@ -11,9 +11,9 @@ from deepbdc.data.dataset import Dataset
 from deepbdc.data.loading import find_data, list_datasets, load_splits
 from deepbdc.errors import UserError
 from deepbdc.methods.base import methods
+from deepbdc.paper.experiments import Row
 from deepbdc.recipes import Recipe, list_recipes, load_recipe, read_recipe
 from deepbdc.recipes.recipe import stages_of_all_methods
-from deepbdc.report.paper.experiments import Row
 from deepbdc.stages import StageSettings
 
 _LARGER = {"resnet12": "resnet34s", "resnet10": "resnet18", "resnet18": "resnet34"}

@@ -4,9 +4,9 @@ import pytest
 
 from deepbdc.errors import UserError
 from deepbdc.methods.base import methods
+from deepbdc.paper.experiments import FILES, ORDER, experiments, find
+from deepbdc.paper.settings import NotPossible, Setting, shortened
 from deepbdc.recipes import build_method
-from deepbdc.report.paper.experiments import FILES, ORDER, experiments, find
-from deepbdc.report.paper.settings import NotPossible, Setting, shortened
 from deepbdc.stages.settings import BatchSettings
 
 

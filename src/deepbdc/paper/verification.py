@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from deepbdc.report.paper.cells import Bench, draw, evaluate_run
-from deepbdc.report.paper.experiments import Experiment
+from deepbdc.paper.cells import Bench, draw, evaluate_run
+from deepbdc.paper.experiments import Experiment
 from deepbdc.runs import RESULT, read_results
 
 

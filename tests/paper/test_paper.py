@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from deepbdc.report.paper import tables
-from deepbdc.report.paper.cells import Bench, FilledRow
-from deepbdc.report.paper.cost import fitting, images_of
-from deepbdc.report.paper.experiments import Experiment, Row, find
-from deepbdc.report.paper.settings import Setting
-from deepbdc.report.paper.verification import verify
-from deepbdc.report.paper.writing import index, write
+from deepbdc.paper import tables
+from deepbdc.paper.cells import Bench, FilledRow
+from deepbdc.paper.cost import fitting, images_of
+from deepbdc.paper.experiments import Experiment, Row, find
+from deepbdc.paper.settings import Setting
+from deepbdc.paper.verification import verify
+from deepbdc.paper.writing import index, write
 from deepbdc.training.loop import Trainer
 from deepbdc.training.run import train
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from deepbdc import weight_files
 from deepbdc.errors import UserError
+from deepbdc.paper.settings import Setting
 from deepbdc.recipes import Recipe, list_recipes, load_recipe
-from deepbdc.report.paper.settings import Setting
 from deepbdc.runs import MODEL, RECIPE, is_finished, same_training
 from deepbdc.training.devices import DeviceOptions
 from deepbdc.training.run import train

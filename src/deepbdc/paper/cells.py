@@ -14,10 +14,10 @@ from deepbdc.episodes import Episodes, sample_episodes
 from deepbdc.errors import UserError
 from deepbdc.evaluation import EvaluationResult, episodes_fingerprint, evaluate
 from deepbdc.methods import Method
+from deepbdc.paper.experiments import Experiment, Row
+from deepbdc.paper.settings import NotPossible, Setting
+from deepbdc.paper.trainings import Training, carry_out, training_of
 from deepbdc.recipes import Evaluation, Recipe
-from deepbdc.report.paper.experiments import Experiment, Row
-from deepbdc.report.paper.settings import NotPossible, Setting
-from deepbdc.report.paper.trainings import Training, carry_out, training_of
 from deepbdc.runs import RESULT, load_run, read_results
 from deepbdc.training.run import TrainingError
 
