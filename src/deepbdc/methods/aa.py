@@ -21,7 +21,7 @@ from deepbdc.embedding import Embedding
 from deepbdc.errors import NotFinite, UserError
 from deepbdc.feature_bank import Pictures, Source
 from deepbdc.methods._heads import CosineHead
-from deepbdc.methods.base import Head, Method, TrainingClasses, at_least_float, methods
+from deepbdc.methods.base import Method, TrainingClasses, at_least_float, methods
 from deepbdc.pooling import AveragePool
 from deepbdc.preprocessing import Preprocessing
 from deepbdc.stages import Classification, Loss
@@ -133,12 +133,11 @@ class AssociativeAlignment(Method):
         """Cosines with class vectors, times ``base_scale``."""
         return CosineHead(self.embedding.out_features, classes, self.base_scale)
 
-    def batch_loss(self, head: Head, images: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
-        """Cross-entropy with a margin on the angle of the right class."""
-        scores = head(self.embedding(images)).float()
+    def class_loss(self, scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
+        """Cross-entropy with a margin on the angle of the right class. The accuracy is that of the scores without it."""
         right = one_hot(labels, scores.shape[1]).bool()
         with full_precision(scores):
-            moved = arcmax(scores / self.base_scale, right, self.base_scale, self.base_margin)
+            moved = arcmax(at_least_float(scores) / self.base_scale, right, self.base_scale, self.base_margin)
         value = cross_entropy(moved, labels, label_smoothing=label_smoothing)
         return Loss(value, {"accuracy": percent_right(scores, labels)})
 
