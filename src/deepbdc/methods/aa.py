@@ -134,7 +134,7 @@ class AssociativeAlignment(Method):
         return CosineHead(self.embedding.out_features, classes, self.base_scale)
 
     def class_loss(self, scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
-        """Cross-entropy with a margin on the angle of the right class. The accuracy is that of the scores without it."""
+        """Cross-entropy with a margin on the angle of the right class; the accuracy is that of the plain scores."""
         right = one_hot(labels, scores.shape[1]).bool()
         with full_precision(scores):
             moved = arcmax(at_least_float(scores) / self.base_scale, right, self.base_scale, self.base_margin)
