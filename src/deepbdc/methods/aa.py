@@ -20,7 +20,7 @@ from deepbdc.data.dataset import Dataset
 from deepbdc.embedding import Embedding
 from deepbdc.errors import NotFinite, UserError
 from deepbdc.feature_bank import Pictures, Source
-from deepbdc.methods._heads import CosineHead
+from deepbdc.methods._heads import ScaledHead
 from deepbdc.methods.base import Method, TrainingClasses, at_least_float, methods
 from deepbdc.pooling import AveragePool
 from deepbdc.preprocessing import Preprocessing
@@ -131,7 +131,7 @@ class AssociativeAlignment(Method):
 
     def head(self, classes: int) -> nn.Module:
         """Cosines with class vectors, times ``base_scale``."""
-        return CosineHead(self.embedding.out_features, classes, self.base_scale)
+        return ScaledHead(self.embedding.out_features, classes, self.base_scale)
 
     def class_loss(self, scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
         """Cross-entropy with a margin on the angle of the right class; the accuracy is that of the plain scores."""
