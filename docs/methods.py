@@ -63,7 +63,7 @@ def cells(row: MethodRow) -> list[str]:
         row.representation,
         row.classifier + (" (the network adapts to the task)" if row.adapts_network else ""),
         ", ".join(row.stages),
-        "**yes**" if row.transductive else "no",
+        "**yes**" + ", assumes balanced queries" * row.assumes_balanced_queries if row.transductive else "no",
         ", ".join(row.data_sets) or "–",
         kept(row.name, "glyphs"),
         kept(row.name, "cifar_fs"),

@@ -11,6 +11,7 @@ import yaml
 
 from deepbdc.cli import main
 from deepbdc.methods.base import methods
+from deepbdc.report.evaluation import ASSUMES_BALANCE, TRANSDUCTIVE
 from deepbdc.report.methods import description, method_rows
 from deepbdc.report.published import on_miniimagenet, published
 
@@ -148,6 +149,13 @@ def test_the_published_rows_have_the_names_of_the_paper(table: str) -> None:
     assert {row.name: row.method for row in published()[table]} == PAPER[table.partition("_")[0]]
 
 
+def test_the_page_says_which_methods_are_transductive_and_assume_balance() -> None:
+    column = page.HEADER.index("transductive")
+    found = {name: row[column] for name, row in on_the_page().items() if row[column] != "no"}
+    balance = "**yes**, assumes balanced queries"
+    assert found == {"ici": "**yes**", "maml": "**yes**", "laplacianshot": balance, "pt_map": balance, "tim": balance}
+
+
 @pytest.mark.parametrize("row", method_rows(), ids=lambda row: row.name)
 def test_every_method_is_described(row) -> None:  # type: ignore[no-untyped-def]
     assert row.title
@@ -189,11 +197,19 @@ def test_the_command_lists_and_explains(capsys: pytest.CaptureFixture[str], monk
     out = capsys.readouterr().out
     for name in methods.names():
         assert f"{name} " in out
-    assert "maml †" in out
+    assert "maml † §" in out
+    assert "tim †‡ " in out
+    assert TRANSDUCTIVE in out
+    assert ASSUMES_BALANCE in out
     main(["methods", "dn4"])
     out = capsys.readouterr().out
     assert "neighbours: k." in out
     assert "64.73 / 79.85 with 1 / 5 shots (ResNet-12, DeepBDC paper, its own rerun)" in out
     assert "glyphs/dn4" in out
+    assert "Transductive: no" in out
+    main(["methods", "ici"])
+    assert "Transductive: yes\n" in capsys.readouterr().out
+    main(["methods", "pt_map"])
+    assert "Transductive: yes, and it assumes that all classes have equally many queries" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="did you mean 'dn4'"):
         main(["methods", "dn5"])
