@@ -32,6 +32,7 @@ from deepbdc.methods import Method, create_method
 from deepbdc.methods.base import TrainingClasses, methods
 from deepbdc.preprocessing import Preprocessing
 from deepbdc.recipes import Recipe, list_recipes, load_recipe, read_recipe
+from deepbdc.report.evaluation import ASSUMES_BALANCE, TRANSDUCTIVE, mark
 from deepbdc.stages import TrainingEpisode
 from measure import verdict
 
@@ -89,6 +90,7 @@ class Shot:
         self.shot = shot
         self.sides: dict[tuple[str, str], Callable[[], object]] = {}
         self.whole: set[str] = set()
+        self.marks: dict[str, str] = {}
         generator = torch.Generator().manual_seed(shot)
         self.images = torch.randn(WAY * (shot + QUERY), 3, SIZE, SIZE, generator=generator)
         self.labels = torch.arange(WAY).repeat(shot)
@@ -116,6 +118,7 @@ class Shot:
             self.whole.add(name)
         elif type(method).remember is not Method.remember:
             self._remember(method, create_method(name, network, self.shot, **recipe.options))
+        self.marks[name] = mark(method.transductive, method.assumes_balanced_queries)
         trained = copy.deepcopy(method)
         self.sides[name, TEST] = lambda: self._classify(method, inputs)
         if train and "meta" in recipe.stages:
@@ -177,7 +180,7 @@ def lines(title: str, shots: dict[int, Shot], times: dict[int, Times]) -> list[s
     columns = "".join(f"{f'{shot}-shot':>10}{'own part':>10}{'ratio':>8}{'paper':>8}{'aim':>14}" for shot in shots)
     table = ["", f"{title}, milliseconds", f"{'method':<18}{columns}"]
     for name in [name for name, what in times[1] if what == title and name != NETWORK]:
-        text = f"{name:<18}"
+        text = f"{name + shots[1].marks[name]:<18}"
         for place, shot in enumerate(shots):
             network = statistics.median(times[shot][NETWORK, title])
             own = statistics.median(times[shot][name, title])
@@ -210,6 +213,7 @@ def main() -> None:
     times = {shot: timed.run(given.repeats) for shot, timed in shots.items()}
     for title in (TEST, TRAINING) if not given.no_training else (TEST,):
         text += lines(title, shots, times)
+    text += ["", TRANSDUCTIVE, ASSUMES_BALANCE]
     print("\n".join(text))
     given.output.write_text("\n".join(text) + "\n", encoding="utf-8")
 

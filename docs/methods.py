@@ -7,16 +7,16 @@ The rows come from the registry of methods and their docstrings, our numbers fro
 benchmarks/results, the published ones from the paper's tables. A test checks that the page is up to date.
 """
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
+from page_table import PageTable
+
 from deepbdc.report.methods import MethodRow, method_rows
 
-PAGE = Path(__file__).parent / "methods.md"
+PAGE = PageTable("methods", Path(__file__).parent / "methods.md")
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
-START, END = "<!-- methods: made by docs/methods.py -->", "<!-- end of methods -->"
 HEADER = (
     "method",
     "idea and paper",
@@ -63,7 +63,7 @@ def cells(row: MethodRow) -> list[str]:
         row.representation,
         row.classifier + (" (the network adapts to the task)" if row.adapts_network else ""),
         ", ".join(row.stages),
-        "**yes**" if row.transductive else "no",
+        "**yes**" + ", assumes balanced queries" * row.assumes_balanced_queries if row.transductive else "no",
         ", ".join(row.data_sets) or "–",
         kept(row.name, "glyphs"),
         kept(row.name, "cifar_fs"),
@@ -77,22 +77,5 @@ def page_table() -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def with_table(page: str, table: str) -> str:
-    """The page with the table between its marks."""
-    before, _, rest = page.partition(START)
-    _, _, after = rest.partition(END)
-    return f"{before}{START}\n{table}\n{END}{after}"
-
-
-def main() -> None:
-    """Print the table, or write it into the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write the table into docs/methods.md")
-    if parser.parse_args().write:
-        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), page_table()), encoding="utf-8")
-    else:
-        print(page_table())
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.main(__doc__, page_table)

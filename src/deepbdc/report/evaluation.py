@@ -133,13 +133,18 @@ def table(request: EvaluationRequest, results: Sequence[EvaluationResult], train
     return results_table(model, results, request.classifier or "prototype")
 
 
-def transductive_mark(results: Sequence[EvaluationResult]) -> str:
+def mark(transductive: bool, assumes_balanced_queries: bool) -> str:
     """What to put behind the name of a transductive method: its results are not comparable with inductive ones.
 
     A second mark is for methods that assume balanced queries.
     """
-    assumes = any(result.assumes_balanced_queries for result in results)
-    return " †" + "‡" * assumes if any(result.transductive for result in results) else ""
+    return " †" + "‡" * assumes_balanced_queries if transductive else ""
+
+
+def transductive_mark(results: Sequence[EvaluationResult]) -> str:
+    """The `mark` of the method that has these results."""
+    transductive = any(result.transductive for result in results)
+    return mark(transductive, any(result.assumes_balanced_queries for result in results))
 
 
 def footnotes(results: Sequence[EvaluationResult]) -> list[str]:
