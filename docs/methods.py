@@ -3,8 +3,8 @@
     python docs/methods.py            print it
     python docs/methods.py --write    write it into docs/methods.md
 
-The rows come from the registry of methods and their docstrings, our numbers from the results kept in
-benchmarks/results, the published ones from the paper's tables. A test checks that the page is up to date.
+The rows come from the registry of methods and their docstrings, our numbers from the results kept in the
+gallery, the published ones from the paper's tables. A test checks that the page is up to date.
 """
 
 import json
@@ -16,7 +16,7 @@ from page_table import PageTable
 from deepbdc.report.methods import MethodRow, method_rows
 
 PAGE = PageTable("methods", Path(__file__).parent / "methods.md")
-RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
+GALLERY = Path(__file__).parent.parent / "gallery"
 HEADER = (
     "method",
     "idea and paper",
@@ -38,16 +38,9 @@ def accuracy(results: list[dict[str, Any]]) -> str:
 
 
 def kept(method: str, data: str) -> str:
-    """Our numbers for a method on a data set, or a dash."""
-    alone = RESULTS / data / method / "result.json"
-    if alone.is_file():
-        return accuracy(json.loads(alone.read_text(encoding="utf-8"))["results"])
-    together = RESULTS / data / "comparison.json"
-    if together.is_file():
-        for row in json.loads(together.read_text(encoding="utf-8"))["rows"]:
-            if row["name"] == f"{data}/{method}":
-                return accuracy(row["results"])
-    return "–"
+    """Our numbers for a method on a data set with Conv4, or a dash."""
+    file = GALLERY / data / "conv4" / f"{method}.json"
+    return accuracy(json.loads(file.read_text(encoding="utf-8"))["results"]) if file.is_file() else "–"
 
 
 def cells(row: MethodRow) -> list[str]:

@@ -1,4 +1,4 @@
-"""Kept results, with the accuracy of every episode, so that a new method can be paired with them without their networks.
+"""Kept results with the accuracy of every episode: a new method can be paired with them without their networks.
 
 The gallery is the folder ``gallery/DATA/BACKBONE/METHOD.json`` of the repository; it is not part of the installed
 package. ``benchmarks/keep.py`` adds finished runs to it.
@@ -44,8 +44,8 @@ def load_result(path_or_name: str | Path) -> KeptResult:
     path = find_result(path_or_name)
     if path is None:
         raise FileNotFoundError(
-            f"there is no result {path_or_name}: give the folder of a finished run, a file of results, or a name in the "
-            f"gallery.{_names_in_gallery()}"
+            f"there is no result {path_or_name}: give the folder of a finished run, a file of results, or a name in "
+            f"the gallery.{_names_in_gallery()}"
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -30,15 +30,18 @@ def class_interval(values: NDArray[np.float64], classes: NDArray[np.int64]) -> f
         None if the episodes do not tell the classes apart, for example if each has all classes (5-way episodes of 5
         classes), or if there are hardly more episodes than classes.
 
-    A class has an effect b on every episode that it is part of: value = mean + sum of the effects of its classes + rest.
-    Least squares estimate the effects. Their variance, minus what the rest contributes to it by chance, is the variance
-    v of the effects of classes. The mean over episodes then has the variance way² · v / N + (variance of the values) /
-    n, for N classes and n episodes. The interval takes the quantile of Student's t with N - 1 degrees of freedom,
-    because v comes from N classes only.
+    The model is that each class adds its own effect to every episode that it is part of:
 
-    This assumes that the classes were drawn independently of each other. Effects of pairs of classes (two that look
-    alike) are part of v, with about twice their weight, so that the interval is then rather too wide than too narrow.
-    The randomness of training is not part of it.
+        value of an episode = mean + sum of the effects of its classes + rest
+
+    Least squares estimate the effects of the N classes. Let v be the variance of these estimates, minus the part of it
+    that the rest causes by chance. Then the mean over n episodes has the variance way² · v / N + (variance of the
+    values) / n. The interval takes the quantile of Student's t with N - 1 degrees of freedom instead of 1.96, because v
+    is estimated from N classes only.
+
+    This assumes that the classes were drawn independently of each other. Effects of pairs of classes, such as two that
+    look alike, enter v with about twice their weight, which makes the interval too wide rather than too narrow. The
+    randomness of training is not included.
 
     A bootstrap that resamples the classes, and weights an episode with the product of the multiplicities of its
     classes, is not used: with 5-way episodes of 20 classes, few episodes keep a large weight, and the noise of these
