@@ -34,7 +34,7 @@ def keep(run: Path, gallery: Path = GALLERY, data: Path | None = None) -> Path:
     content = json.loads((run / RESULT).read_text(encoding="utf-8"))
     results = [EvaluationResult.from_json(one) for one in content.pop("results")]
     content |= {"training_seed": recipe.get("seed", content.get("training_seed"))}
-    target = gallery / recipe["data"] / recipe["backbone"]["name"] / f"{run.name}.json"
+    target: Path = gallery / recipe["data"] / recipe["backbone"]["name"] / f"{run.name}.json"
     write_json(target, {**content, "results": [_small(_with_classes(one, recipe, run, data)) for one in results]})
     shutil.copyfile(run / RECIPE, target.with_name(f"{run.name}.yaml"))
     if (run / CURVE).is_file():

@@ -293,7 +293,7 @@ def help_page(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ("app", 3),
         ("train", 2),
         ("evaluate", 2),
-        ("compare", 2),
+        ("compare", 3),
         ("paper", 1),
         ("data list", 0),
         ("data prepare", 1),
@@ -548,11 +548,11 @@ def test_compare_with_a_kept_result(
     (row,) = json.loads(Path("alone.json").read_text())["rows"]
     assert [result["shot"] for result in row["results"]] == [5]
     for options, words in (
-        (["--seed", "9"], "is of episodes with seed=3, not 9"),
+        (["--data", data, "--seed", "9"], "is of episodes with seed=3, not 9"),
         (["--data", str(arrays(tmp_path / "other.npz", ("test", "train", "val")))], "is of other images"),
     ):
         with pytest.raises(SystemExit, match=words):
-            main(["compare", "gallery/tiny/conv4/old", run, *["--data", data], *options])
+            main(["compare", "gallery/tiny/conv4/old", run, *options])
     with pytest.raises(SystemExit, match="there is no result gallery/tiny/conv4/new"):
         main(["compare", "gallery/tiny/conv4/new"])
     with pytest.raises(SystemExit, match=r"the result gallery/tiny/conv4/old\.json is given twice"):

@@ -152,7 +152,7 @@ def test_runs_that_differ_only_in_their_seed_have_a_row_of_their_own(tmp_path: P
         assert group.means[position] == pytest.approx(sum(means) / 2)
         assert group.deviations[position] == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
     text = printed(compared)
-    assert f"protonet (2 seeds)  {group.means[0]:.2f} σ {group.deviations[0]:.2f}" in text
+    assert f" {group.means[0]:.2f} σ {group.deviations[0]:.2f} " in text
     assert "σ = standard deviation over trainings with different seeds" in text
     (saved,) = compared.as_json()["seeds"]
     assert (saved["rows"], saved["means"], saved["deviations"]) == (["a", "b"], [*group.means], [*group.deviations])
@@ -219,7 +219,7 @@ def test_transductive_methods_are_marked_and_explained(found: ComparisonTable) -
         assert comparison.as_json()["rows"][2]["results"][0]["transductive"] == bool(marks)
     console = Console(width=120, record=True)
     console.print(results_table("maml", transductive))
-    assert "depends on the other queries" in console.export_text()
+    assert "depends on the other queries" in " ".join(console.export_text().split())
 
 
 def test_known_results_are_used_if_they_belong_to_the_episodes(found: ComparisonTable) -> None:

@@ -194,16 +194,15 @@ def compare_runs(
     rows = []
     for name, run in ordered:
         if isinstance(run, KeptResult):
-            origin_of_row = {"training_seed": run.training_seed, "looks": run.looks}
-            rows.append(Row(name, run.method or run.name, str(run.path), kept[run.path], **origin_of_row))
+            method_name, results = run.method or run.name, kept[run.path]
+            rows.append(Row(name, method_name, str(run.path), results, None, run.training_seed, run.looks))
             continue
-        results = _of_episodes((known or {}).get(run.folder, ()), drawn)
-        if results is None:
+        found = _of_episodes((known or {}).get(run.folder, ()), drawn)
+        if found is None:
             method, options = run.method.to(device), {"device": device, "cache": cache, "progress": progress}
             source = method.source(dataset, **options, workers=run.recipe.workers)
-            found = [evaluate(method, dataset, episodes=those, bank=source, progress=progress) for those in drawn]
-            results = tuple(found)
-        rows.append(Row(name, run.recipe.method, str(run.folder), results, run.recipe, run.recipe.seed))
+            found = tuple(evaluate(method, dataset, episodes=those, bank=source, progress=progress) for those in drawn)
+        rows.append(Row(name, run.recipe.method, str(run.folder), found, run.recipe, run.recipe.seed))
     return ComparisonTable(tuple(rows), tuple(shots))
 
 

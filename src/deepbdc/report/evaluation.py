@@ -201,8 +201,8 @@ def results_table(model: str, results: Sequence[EvaluationResult], classifier: s
 
 
 def _accuracy(result: EvaluationResult) -> str:
-    """Text like ``61.96 ± 0.50 (± 2.1)``."""
-    return f"{result} {class_interval_in_words(result.ci95_classes)}".rstrip()
+    """Text like ``61.96 ± 0.50``, with the interval over classes on a second line, so that tables fit 80 columns."""
+    return f"{result}\n{class_interval_in_words(result.ci95_classes)}".rstrip()
 
 
 def write_results(
