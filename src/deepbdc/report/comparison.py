@@ -411,7 +411,9 @@ def draw(comparison: ComparisonTable, path: str | Path) -> None:
     panels[0].set_yticks(range(len(comparison.rows)), labels)
     panels[0].set_ylim(len(comparison.rows) - 0.4, -0.7)  # the baseline on top, room for numbers above each dot
     figure.suptitle(_title(comparison), fontsize=12)
-    figure.supxlabel(_caption(comparison), fontsize=8.5, color="#475569")
+    pale = any(result.ci95_classes is not None for row in comparison.rows for result in row.results)
+    caption = _caption(comparison) + "\npale bars: the interval over classes" * pale
+    figure.supxlabel(caption, fontsize=8.5, color="#475569")
     with temporary(path) as part:
         figure.savefig(part, dpi=130, format=path.suffix.removeprefix(".") or "png")
 
