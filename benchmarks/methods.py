@@ -13,8 +13,11 @@ from pathlib import Path
 
 import torch
 
+from deepbdc.backbones import create_backbone
+from deepbdc.methods import create_method
 from deepbdc.methods.base import methods
 from deepbdc.recipes import Recipe, list_recipes, load_recipe, read_recipe
+from deepbdc.report.evaluation import ASSUMES_BALANCE, TRANSDUCTIVE, mark
 from deepbdc.report.latency import QUERY, WAY, Latency, Timed, measure
 from deepbdc.report.published import published
 from measure import verdict
@@ -52,7 +55,7 @@ def lines(title: str, times: dict[int, dict[str, Latency]]) -> list[str]:
     for name in times[1]:
         cells = [_cell(name, title, shot, place, times[shot]) for place, shot in enumerate(times)]
         if all(cells):
-            table.append(f"{name:<18}{''.join(cells)}".rstrip())
+            table.append(f"{_marked(name):<18}{''.join(cells)}".rstrip())
     return table
 
 
@@ -66,6 +69,12 @@ def _cell(name: str, title: str, shot: int, place: int, times: dict[str, Latency
     wanted = "" if aim is None else f"{aim[place]:.2f} {verdict(whole / base <= aim[place])}"
     part = "-" if own is None else f"{own:.1f}"
     return f"{whole:>10.0f}{part:>10}{whole / base:>8.2f}{_published(name, title, shot):>8}{wanted:>14}"
+
+
+def _marked(name: str) -> str:
+    """The name, with a mark if the method is transductive."""
+    method = create_method(name, create_backbone("conv4", width=0.125))
+    return name + mark(method.transductive, method.assumes_balanced_queries)
 
 
 def _values(latency: Latency, title: str) -> tuple[float | None, float | None]:
@@ -101,6 +110,7 @@ def main() -> None:
         times[shot] = measure(rows, shot, given.rounds, training=not given.no_training, progress=_show)
     for title in (TEST, TRAINING) if not given.no_training else (TEST,):
         text += lines(title, times)
+    text += ["", TRANSDUCTIVE, ASSUMES_BALANCE]
     print("\n".join(text))
     given.output.write_text("\n".join(text) + "\n", encoding="utf-8")
 

@@ -3,20 +3,20 @@
     python docs/methods.py            print it
     python docs/methods.py --write    write it into docs/methods.md
 
-The rows come from the registry of methods and their docstrings, our numbers from the results kept in
-benchmarks/results, the published ones from the paper's tables. A test checks that the page is up to date.
+The rows come from the registry of methods and their docstrings, our numbers from the results kept in the
+gallery, the published ones from the paper's tables. A test checks that the page is up to date.
 """
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
+from page_table import PageTable
+
 from deepbdc.report.methods import MethodRow, method_rows
 
-PAGE = Path(__file__).parent / "methods.md"
-RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
-START, END = "<!-- methods: made by docs/methods.py -->", "<!-- end of methods -->"
+PAGE = PageTable("methods", Path(__file__).parent / "methods.md")
+GALLERY = Path(__file__).parent.parent / "gallery"
 HEADER = (
     "method",
     "idea and paper",
@@ -38,16 +38,9 @@ def accuracy(results: list[dict[str, Any]]) -> str:
 
 
 def kept(method: str, data: str) -> str:
-    """Our numbers for a method on a data set, or a dash."""
-    alone = RESULTS / data / method / "result.json"
-    if alone.is_file():
-        return accuracy(json.loads(alone.read_text(encoding="utf-8"))["results"])
-    together = RESULTS / data / "comparison.json"
-    if together.is_file():
-        for row in json.loads(together.read_text(encoding="utf-8"))["rows"]:
-            if row["name"] == f"{data}/{method}":
-                return accuracy(row["results"])
-    return "–"
+    """Our numbers for a method on a data set with Conv4, or a dash."""
+    file = GALLERY / data / "conv4" / f"{method}.json"
+    return accuracy(json.loads(file.read_text(encoding="utf-8"))["results"]) if file.is_file() else "–"
 
 
 def cells(row: MethodRow) -> list[str]:
@@ -63,7 +56,7 @@ def cells(row: MethodRow) -> list[str]:
         row.representation,
         row.classifier + (" (the network adapts to the task)" if row.adapts_network else ""),
         ", ".join(row.stages),
-        "**yes**" if row.transductive else "no",
+        "**yes**" + ", assumes balanced queries" * row.assumes_balanced_queries if row.transductive else "no",
         ", ".join(row.data_sets) or "–",
         kept(row.name, "glyphs"),
         kept(row.name, "cifar_fs"),
@@ -77,22 +70,5 @@ def page_table() -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def with_table(page: str, table: str) -> str:
-    """The page with the table between its marks."""
-    before, _, rest = page.partition(START)
-    _, _, after = rest.partition(END)
-    return f"{before}{START}\n{table}\n{END}{after}"
-
-
-def main() -> None:
-    """Print the table, or write it into the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write the table into docs/methods.md")
-    if parser.parse_args().write:
-        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), page_table()), encoding="utf-8")
-    else:
-        print(page_table())
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.main(__doc__, page_table)

@@ -8,14 +8,14 @@ A room is a package or module directly below ``deepbdc``; the private modules (`
 that the page is up to date and that no room imports one above it.
 """
 
-import argparse
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from page_table import PageTable
+
 PACKAGE = Path(__file__).parent.parent / "src" / "deepbdc"
-PAGE = Path(__file__).parent / "architecture.md"
-START, END = "<!-- rooms: made by docs/rooms.py -->", "<!-- end of rooms -->"
+PAGE = PageTable("rooms", Path(__file__).parent / "architecture.md")
 
 
 def room_of(module: str) -> str:
@@ -93,23 +93,5 @@ def describe(rooms: dict[str, set[str]]) -> str:
     return "\n".join(lines)
 
 
-def page_with(table: str, page: str) -> str:
-    """The page with this table in its place."""
-    before, _, rest = page.partition(START)
-    _, _, after = rest.partition(END)
-    return f"{before}{START}\n{table}\n{END}{after}"
-
-
-def main() -> None:
-    """Print the table, or write it into the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write the table into docs/architecture.md")
-    table = describe(graph())
-    if parser.parse_args().write:
-        PAGE.write_text(page_with(table, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    else:
-        print(table)
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.main(__doc__, lambda: describe(graph()))

@@ -293,7 +293,7 @@ def help_page(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ("app", 3),
         ("train", 2),
         ("evaluate", 2),
-        ("compare", 2),
+        ("compare", 3),
         ("paper", 5),
         ("data list", 0),
         ("data prepare", 1),
@@ -481,8 +481,11 @@ def test_evaluate_a_run(trained: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert (run / "checkpoints" / "evaluation-pretrain-other-test.json").is_file()
     main(["evaluate", str(run), "--output", str(tmp_path / "mine.json"), "--shot", "1"])
     assert len(accuracies(tmp_path / "mine.json")) == 1
+    mine = json.loads((tmp_path / "mine.json").read_text())
+    assert (mine["looks"], mine["method"], mine["training_seed"]) == (1, "protonet", 1), "a repetition of train's look"
     main(["evaluate", str(run), "--dirichlet", "2", "--shot", "1"])
-    assert (run / "evaluation-tiny-test-unbalanced-2.json").is_file()
+    assert json.loads((run / "evaluation-tiny-test-unbalanced-2.json").read_text())["looks"] == 2
+    assert json.loads((run / "evaluation-tiny-val-svm.json").read_text())["looks"] is None
 
 
 def test_a_run_has_its_own_network(trained: Path) -> None:
@@ -524,6 +527,36 @@ def test_compare(trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch:
     main(["compare", "runs/protonet", *options, "--dirichlet", "2", "--output", "pictures/unbalanced.png"])
     result = json.loads(Path("pictures/unbalanced.json").read_text())["rows"][0]["results"][0]
     assert (result["unbalanced"], result["dirichlet"]) == (True, 2)
+
+
+def test_compare_with_a_kept_result(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept = tmp_path / "gallery" / "tiny" / "conv4" / "old.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes((trained / "runs" / "protonet" / "result.json").read_bytes())
+    run, data = str(trained / "runs" / "protonet"), str(trained / "tiny.npz")
+    main(["compare", "gallery/tiny/conv4/old", run, "--data", data, "--output", "both.png"])
+    assert "gallery/tiny/conv4/old: the result in gallery/tiny/conv4/old.json is kept" in capsys.readouterr().out
+    rows = json.loads(Path("both.json").read_text())["rows"]
+    assert [row["name"] for row in rows] == ["gallery/tiny/conv4/old", run]
+    assert [difference["difference"] for difference in rows[1]["differences"]] == [0, 0]
+    assert rows[1]["looks"] >= rows[0]["looks"] == 1
+    assert json.loads((Path(run) / "looks.jsonl").read_text().splitlines()[-1])["command"] == "compare"
+    main(["compare", "tiny/conv4/old", "--output", "alone.png", "--shot", "5"])  # without any data
+    (row,) = json.loads(Path("alone.json").read_text())["rows"]
+    assert [result["shot"] for result in row["results"]] == [5]
+    for options, words in (
+        (["--data", data, "--seed", "9"], "is of episodes with seed=3, not 9"),
+        (["--data", str(arrays(tmp_path / "other.npz", ("test", "train", "val")))], "is of other images"),
+    ):
+        with pytest.raises(SystemExit, match=words):
+            main(["compare", "gallery/tiny/conv4/old", run, *options])
+    with pytest.raises(SystemExit, match="there is no result gallery/tiny/conv4/new"):
+        main(["compare", "gallery/tiny/conv4/new"])
+    with pytest.raises(SystemExit, match=r"the result gallery/tiny/conv4/old\.json is given twice"):
+        main(["compare", "gallery/tiny/conv4/old", "tiny/conv4/old"])
 
 
 def test_compare_passes_the_device_on(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

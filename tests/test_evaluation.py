@@ -15,6 +15,7 @@ from deepbdc.embedding import pixel_embedding
 from deepbdc.episodes import sample_episodes
 from deepbdc.evaluation import EvaluationResult, evaluate
 from deepbdc.feature_bank import build_bank
+from deepbdc.intervals import class_interval
 from deepbdc.methods import Method
 from deepbdc.pooling import KeepMap
 from deepbdc.preprocessing import Preprocessing
@@ -104,8 +105,12 @@ def test_a_method_that_assumes_balanced_queries_is_warned_about_on_unbalanced_on
 
 def test_results_of_an_earlier_version_are_read() -> None:
     result = evaluate(method(), DATA, query=3, episodes=5)
-    old = {k: v for k, v in result.as_json().items() if k not in ("dirichlet", "assumes_balanced_queries")}
+    new = ("dirichlet", "assumes_balanced_queries", "classes", "ci95_classes")
+    old = {key: value for key, value in result.as_json().items() if key not in new}
     again = EvaluationResult.from_json(old)
+    assert again.ci95_classes is None
+    assert again.compare(again).ci95_classes is None
+    assert again.compare(result) == result.compare(again), "the classes of one of the two are enough"
     assert (again.dirichlet, again.assumes_balanced_queries, again.mean) == (1, False, result.mean)
 
 
@@ -163,6 +168,32 @@ def test_compare_is_a_paired_test() -> None:
     assert first.compare(first).p_value == 1
     with pytest.raises(ValueError, match="different episodes"):
         first.compare(evaluate(method(), DATA, episodes=60, seed=1))
+
+
+def test_a_result_knows_the_classes_of_its_episodes_and_the_interval_over_classes(tmp_path: Path) -> None:
+    first = evaluate(method(), DATA, episodes=60)
+    second = evaluate(method(embedding=pixel_embedding(16)), DATA, episodes=60)
+    drawn = np.stack([episode.classes for episode in sample_episodes(DATA, count=60)])
+    assert first.classes is not None
+    assert np.array_equal(first.classes, drawn)
+    assert first.ci95_classes == class_interval(first.accuracies, drawn)
+    assert first.ci95_classes is not None
+    assert first.ci95_classes > first.ci95
+    assert first.compare(second).ci95_classes == class_interval(first.accuracies - second.accuracies, drawn)
+    first.save(tmp_path / "result.json")
+    again = EvaluationResult.load(tmp_path / "result.json")
+    assert again.classes is not None
+    assert np.array_equal(again.classes, drawn)
+    assert again.ci95_classes == first.ci95_classes
+    assert len((tmp_path / "result.json").read_text().splitlines()) == 2 + len(first.as_json()), "one line per array"
+
+
+def test_no_interval_over_classes_if_it_cannot_be_had() -> None:
+    all_classes = evaluate(method(), DATA, way=7, episodes=30)
+    assert all_classes.classes is not None
+    assert all_classes.ci95_classes is None
+    mixed = evaluate(method(), DATA, way=(2, 4), episodes=30)
+    assert (mixed.classes, mixed.ci95_classes, mixed.compare(mixed).ci95_classes) == (None, None, None)
 
 
 @pytest.mark.parametrize("confusion", [False, True])

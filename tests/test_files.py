@@ -1,3 +1,4 @@
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -5,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deepbdc._files import make_folder, read_npz, temporary, write_bytes, write_text
+from deepbdc._files import make_folder, read_npz, temporary, write_bytes, write_json, write_text
 
 
 def write_by_hand(target: Path) -> None:
@@ -111,3 +112,19 @@ def test_pickles_in_an_npz_are_not_loaded(tmp_path: Path) -> None:
         read_npz(tmp_path / "x.npz")
     with pytest.raises(FileNotFoundError):
         read_npz(tmp_path / "missing.npz")
+
+
+def test_json_has_one_line_per_array_and_one_per_object(tmp_path: Path) -> None:
+    content = {
+        "empty": {},
+        "nothing": [],
+        "lists": [[1, 2], [3, 4]],
+        "objects": [{"x": [1.5, None], "word": "ü\n"}, {"y": True}],
+        "inner": {"deep": {"tuple": (1, 2)}},
+    }
+    write_json(tmp_path / "x.json", content)
+    text = (tmp_path / "x.json").read_text(encoding="utf-8")
+    assert json.loads(text) == json.loads(json.dumps(content))
+    assert '\n "lists": [[1, 2], [3, 4]],\n' in text
+    assert '\n   "x": [1.5, null],\n' in text
+    assert text.endswith("}\n")

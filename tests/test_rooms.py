@@ -12,8 +12,8 @@ import rooms  # noqa: E402
 
 
 def test_the_page_shows_the_real_imports() -> None:
-    page = rooms.PAGE.read_text(encoding="utf-8")
-    assert rooms.page_with(rooms.describe(rooms.graph()), page) == page, "run python docs/rooms.py --write"
+    page = rooms.PAGE.page.read_text(encoding="utf-8")
+    assert rooms.PAGE.placed(rooms.describe(rooms.graph())) == page, "run python docs/rooms.py --write"
 
 
 def test_no_room_imports_one_above_it() -> None:
@@ -34,6 +34,6 @@ def test_a_cycle_is_found() -> None:
 
 
 def test_every_room_is_described() -> None:
-    described = rooms.PAGE.read_text(encoding="utf-8").partition(rooms.START)[0]
+    described = rooms.PAGE.page.read_text(encoding="utf-8").partition(rooms.PAGE.marks[0])[0]
     for room in set(rooms.graph()) - {"helpers"}:
         assert f"`{room}.py`" in described or f"`{room}/`" in described, room

@@ -9,6 +9,7 @@ from .episodes import sample_episodes as sample_episodes
 from .errors import UserError as UserError
 from .estimator import FewShotClassifier as FewShotClassifier
 from .evaluation import evaluate as evaluate
+from .gallery import load_result as load_result
 from .methods import Method as Method
 from .methods import create_method as create_method
 from .methods import list_methods as list_methods

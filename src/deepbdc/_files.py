@@ -1,5 +1,6 @@
 """Write files atomically and durably, and read ``.npz`` files safely."""
 
+import json
 import os
 import uuid
 import zipfile
@@ -41,6 +42,24 @@ def write_bytes(target: str | Path, content: bytes) -> None:
 def write_text(target: str | Path, text: str) -> None:
     """Write a UTF-8 text file atomically and durably, see `temporary`."""
     write_bytes(target, text.encode())
+
+
+def write_json(target: str | Path, content: dict[str, Any]) -> None:
+    """Write a JSON file atomically and durably, each array of plain values on one line."""
+    write_text(target, _json_text(content, 0) + "\n")
+
+
+def _json_text(value: Any, depth: int) -> str:
+    """JSON that is indented by one blank at each depth; an array without objects is one line."""
+    if isinstance(value, dict) and value:
+        parts = [f"{json.dumps(str(key))}: {_json_text(part, depth + 1)}" for key, part in value.items()]
+    elif isinstance(value, list | tuple) and any(isinstance(part, dict) for part in value):
+        parts = [_json_text(part, depth + 1) for part in value]
+    else:
+        return json.dumps(value)
+    start, end = "{}" if isinstance(value, dict) else "[]"
+    margin = "\n" + " " * depth
+    return f"{start}{margin} {f',{margin} '.join(parts)}{margin}{end}"
 
 
 def make_folder(folder: Path) -> None:

@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deepbdc._files import write_text
+from deepbdc._files import write_json
 from deepbdc._fingerprint import weights_fingerprint
 from deepbdc._modes import evaluating
 from deepbdc.data.dataset import Dataset
 from deepbdc.episodes import Episode, Episodes, Range, sample_episodes
 from deepbdc.errors import UserError
 from deepbdc.feature_bank import Shard, Source, device_of
+from deepbdc.intervals import class_interval, usual_interval
 from deepbdc.methods.base import Method, shots_of
 
 _BYTES_AT_A_TIME = 2**27
@@ -51,6 +52,8 @@ class EvaluationResult:
     confusion: NDArray[np.int64] | None = field(default=None, repr=False)  # (true class, predicted class)
     dirichlet: float = 1.0  # of unbalanced queries
     assumes_balanced_queries: bool = False
+    classes: NDArray[np.int64] | None = field(default=None, repr=False)
+    """The classes of each episode ``(episodes, way)``, as indices of ``class_names``; None if the ways differ."""
 
     @property
     def mean(self) -> float:
@@ -59,8 +62,16 @@ class EvaluationResult:
 
     @property
     def ci95(self) -> float:
-        """Half the width of the 95 % interval of the mean, 1.96 · std / √n."""
-        return float(1.96 * self.accuracies.std() / np.sqrt(len(self.accuracies)))
+        """Half the width of the usual 95 % interval of the mean, over episodes of these classes."""
+        return usual_interval(self.accuracies)
+
+    @property
+    def ci95_classes(self) -> float | None:
+        """Half the width of the 95 % interval that regards the classes as a sample of all such classes.
+
+        None if it cannot be had: see `class_interval`. Results of earlier versions do not say their classes.
+        """
+        return None if self.classes is None else class_interval(self.accuracies, self.classes)
 
     @property
     def class_accuracies(self) -> dict[str, float]:
@@ -79,16 +90,17 @@ class EvaluationResult:
 
         differences = self.accuracies - other.accuracies
         p_value = 1.0 if not differences.any() else float(ttest_rel(self.accuracies, other.accuracies).pvalue)
-        interval = 1.96 * differences.std() / np.sqrt(len(differences))
-        return Comparison(float(differences.mean()), float(interval), p_value)
+        classes = other.classes if self.classes is None else self.classes  # those of the same episodes
+        over_classes = None if classes is None else class_interval(differences, classes)
+        return Comparison(float(differences.mean()), usual_interval(differences), p_value, over_classes)
 
     def save(self, path: str | Path) -> None:
         """Write the result as JSON."""
-        write_text(path, json.dumps(self.as_json(), indent=1) + "\n")
+        write_json(path, self.as_json())
 
     def as_json(self) -> dict[str, Any]:
-        """The result in plain values, with mean and interval."""
-        content = asdict(self) | {"mean": self.mean, "ci95": self.ci95}
+        """The result in plain values, with mean and intervals."""
+        content = asdict(self) | {name: getattr(self, name) for name in _DERIVED}
         return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in content.items()}
 
     @staticmethod
@@ -99,25 +111,34 @@ class EvaluationResult:
     @staticmethod
     def from_json(values: dict[str, Any]) -> "EvaluationResult":
         """The result of the plain values that `as_json` gave."""
-        content = {key: value for key, value in values.items() if key not in ("mean", "ci95")}
+        content = {key: value for key, value in values.items() if key not in _DERIVED}
         for name in ("way", "shot", "class_names"):
             content[name] = tuple(content[name]) if isinstance(content[name], list) else content[name]
-        confusion = content["confusion"]
-        content["accuracies"] = np.array(content["accuracies"])
-        content["confusion"] = None if confusion is None else np.array(confusion)
+        content["accuracies"] = np.array(content["accuracies"], dtype=np.float64)
+        for name in ("confusion", "classes"):
+            table = content.get(name)
+            content[name] = None if table is None else np.array(table, dtype=np.int64)
         return EvaluationResult(**content)
 
     def __str__(self) -> str:
         return f"{self.mean:.2f} ± {self.ci95:.2f}"
 
 
+_DERIVED = ("mean", "ci95", "ci95_classes")
+"""What `EvaluationResult.as_json` adds to the fields."""
+
+
 @dataclass(frozen=True)
 class Comparison:
-    """A paired difference of accuracies in percent, with its 95 % interval and the p-value of a paired t-test."""
+    """A paired difference of accuracies in percent, with its 95 % intervals and the p-value of a paired t-test.
+
+    ``ci95`` is for other episodes of the same classes, ``ci95_classes`` for other classes (see `class_interval`).
+    """
 
     difference: float
     ci95: float
     p_value: float
+    ci95_classes: float | None = None
 
 
 def evaluate(
@@ -196,6 +217,7 @@ def evaluate(
         confusion=counts if confusion else None,
         dirichlet=settings.dirichlet,
         assumes_balanced_queries=method.assumes_balanced_queries,
+        classes=classes_of(episodes),
     )
 
 
@@ -261,6 +283,12 @@ def _batches(method: Method, episodes: Episodes, row: tuple[int, ...]) -> Iterat
 
 def _stack(batch: Sequence[Episode], name: str) -> NDArray[np.int64]:
     return np.stack([getattr(episode, name) for episode in batch])
+
+
+def classes_of(episodes: Episodes) -> NDArray[np.int64] | None:
+    """The classes of each episode ``(episodes, way)``; None if episodes have different ways."""
+    one_way = len({len(episode.classes) for episode in episodes}) == 1
+    return np.stack([episode.classes for episode in episodes]) if one_way else None
 
 
 def episodes_fingerprint(episodes: Episodes) -> str:

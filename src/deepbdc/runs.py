@@ -1,6 +1,5 @@
 """Trained runs: from the folder that a training wrote to a method with its weights."""
 
-import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,6 @@ from deepbdc import weight_files
 from deepbdc.data.dataset import Dataset
 from deepbdc.data.loading import find_data, load_dataset
 from deepbdc.errors import UserError
-from deepbdc.evaluation import EvaluationResult
 from deepbdc.methods import Method
 from deepbdc.methods.base import TrainingClasses
 from deepbdc.recipes import Recipe, build_method, recipe_from_dict
@@ -110,9 +108,3 @@ def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
         for name, part in content.items()
         for key, value in _flat(part, f"{prefix}.{name}" if prefix else str(name)).items()
     }
-
-
-def read_results(path: str | Path) -> list[EvaluationResult]:
-    """The results in the file ``result.json`` of a run, one for each number of shots."""
-    content = json.loads(Path(path).read_text(encoding="utf-8"))
-    return [EvaluationResult.from_json(one) for one in content["results"]]

@@ -79,10 +79,11 @@ def test_the_fingerprint_knows_the_options_of_the_branches() -> None:
 
 def test_it_is_transductive_if_a_branch_is() -> None:
     class Looking(ImageToClassClassifier):
-        transductive = True
+        transductive = assumes_balanced_queries = True
 
-    assert not fusion().transductive
-    assert FusionClassifier([ImageToClassClassifier(), Looking()], [KeepMap(4), KeepMap(4)]).transductive
+    both = FusionClassifier([ImageToClassClassifier(), Looking()], [KeepMap(4), KeepMap(4)])
+    assert (both.transductive, both.assumes_balanced_queries) == (True, True)
+    assert (fusion().transductive, fusion().assumes_balanced_queries) == (False, False)
 
 
 def test_its_working_memory_is_at_least_that_of_its_branches() -> None:

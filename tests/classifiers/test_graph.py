@@ -135,8 +135,9 @@ def test_what_makes_it_transductive(options: dict[str, Any], make_episodes: Make
         together, changed = made(support, labels, query), query.clone()
         changed[:, 1:] += 1
         same = torch.allclose(made(support, labels, changed)[:, 0], together[:, 0], rtol=1e-8)
-    assert same != made.depends_on_other_queries
-    assert made.depends_on_other_queries == bool(options)
+    assert same != made.transductive
+    assert made.transductive == bool(options)
+    assert made.assumes_balanced_queries == ("queries_per_graph" in options)
 
 
 def test_slots_are_a_number_of_classes(make_episodes: MakeEpisodes) -> None:

@@ -95,18 +95,21 @@ def naive(method: AssociativeAlignment, images: Tensor, labels: Tensor, query: T
                 chosen.append(places[(step * count + number) % len(places)])
                 of.append(label)
         known, drawn = torch.tensor(of), pictures[chosen]
-        means = [network(images)[labels == label].mean(0) for label in range(way)]
-        distances = [torch.stack([-(row - mean).square().sum() for mean in means]) for row in network(drawn)]
-        for optimiser, value in (
-            (align, lambda distances=distances, known=known: cross_entropy(torch.stack(distances), known)),
-            (separate, lambda drawn=drawn, known=known: loss_of(network(drawn), vectors, known, 15, margin)),
-            (fit, lambda: loss_of(network(images), vectors, labels, 15, margin)),
+        network.train(method.settings["batch_norm"] == "batch")
+        rows = network(torch.cat([images, drawn]))
+        means = [rows[: len(images)][labels == label].mean(0) for label in range(way)]
+        distances = [torch.stack([-(row - mean).square().sum() for mean in means]) for row in rows[len(images) :]]
+        for optimiser, training, value in (
+            (align, True, lambda distances=distances, known=known: cross_entropy(torch.stack(distances), known)),
+            (separate, False, lambda drawn=drawn, known=known: loss_of(network(drawn), vectors, known, 15, margin)),
+            (fit, True, lambda: loss_of(network(images), vectors, labels, 15, margin)),
         ):
+            network.train(training and method.settings["batch_norm"] == "batch")
             for one in (align, separate, fit):
                 one.zero_grad()
             value().backward()
             optimiser.step()
-    return 15 * cosines(network(query), vectors).detach()
+    return 15 * cosines(network.eval()(query), vectors).detach()
 
 
 @pytest.fixture
@@ -124,8 +127,9 @@ def task(tiny_data: Path) -> tuple[Tensor, Tensor, Tensor]:
     return support, torch.arange(3).repeat_interleave(2), pictures.rows(np.array([some[5] for some in places])).double()
 
 
-def test_equals_the_twin(base: TrainingClasses, task: tuple[Tensor, Tensor, Tensor]) -> None:
-    method = create().double()
+@pytest.mark.parametrize("batch_norm", ["batch", "running"])
+def test_equals_the_twin(batch_norm: str, base: TrainingClasses, task: tuple[Tensor, Tensor, Tensor]) -> None:
+    method = create(batch_norm=batch_norm).double()
     method.remember(base)
     torch.testing.assert_close(method.classify(*task), naive(method, *task), rtol=1e-4, atol=1e-4)
 
@@ -137,6 +141,15 @@ def test_the_network_itself_stays_as_it_is(base: TrainingClasses, task: tuple[Te
     first, second = method.classify(*task), method.classify(*task)
     assert torch.equal(first, second)
     assert all(torch.equal(value, before[name]) for name, value in method.state_dict().items())
+
+
+def test_no_dropout_while_the_network_is_fine_tuned(base: TrainingClasses, task: tuple[Tensor, Tensor, Tensor]) -> None:
+    method = create().double()
+    method.embedding.backbone.blocks.append(torch.nn.Dropout(0.5))
+    method.remember(base)
+    assert torch.equal(method.classify(*task), method.classify(*task))
+    with pytest.raises(ValueError, match="batch_norm must be one of batch, running, got 'mean'"):
+        create(batch_norm="mean")
 
 
 def test_related_images_are_of_the_most_similar_classes() -> None:

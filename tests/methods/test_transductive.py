@@ -48,6 +48,9 @@ def test_the_inductive_form_of_ici_is_logistic_regression() -> None:
         ("tim", {}, True),
         ("pt_map", {}, True),
         ("ici", {}, False),
+        ("maml", {}, False),
+        ("gnn_ft", {"statistics": "batch"}, False),
+        ("gnn_ft", {"queries_per_graph": "way"}, True),
     ],
 )
 def test_what_they_say_of_themselves(name: str, options: dict[str, bool], assumes: bool) -> None:

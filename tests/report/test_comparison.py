@@ -16,6 +16,7 @@ from deepbdc.backbones import create_backbone
 from deepbdc.data.dataset import ArrayDataset
 from deepbdc.embedding import pixel_embedding
 from deepbdc.evaluation import Comparison, evaluate
+from deepbdc.gallery import KeptResult
 from deepbdc.methods import create_method
 from deepbdc.methods.base import Method
 from deepbdc.preprocessing import Preprocessing
@@ -28,10 +29,11 @@ from deepbdc.report.comparison import (
     difference_in_words,
     draw,
     excludes_zero,
+    excludes_zero_for_classes,
     save,
     table,
 )
-from deepbdc.report.evaluation import ASSUMES_BALANCE, TRANSDUCTIVE, results_table
+from deepbdc.report.evaluation import ASSUMES_BALANCE, TRANSDUCTIVE, class_interval_in_words, results_table
 from deepbdc.runs import Run
 
 SETTINGS: dict[str, Any] = {"shots": (1, 5), "episodes": 60, "query": 4}
@@ -95,17 +97,114 @@ def test_a_star_marks_intervals_that_exclude_zero(difference: float, interval: f
     assert excludes_zero(compared) == words.endswith("*")
 
 
-def test_table_fits_80_columns(found: ComparisonTable) -> None:
+@pytest.mark.parametrize(
+    ("over_classes", "words"), [(0.8, "+1.20 ± 0.50 * (± 0.80) *"), (1.31, "+1.20 ± 0.50 * (± 1.3)")]
+)
+def test_a_second_star_is_for_the_interval_over_classes(over_classes: float, words: str) -> None:
+    compared = Comparison(1.2, 0.5, 0.5, over_classes)
+    assert difference_in_words(compared) == words
+    assert excludes_zero_for_classes(compared) == words.endswith("*")
+
+
+def printed(comparison: ComparisonTable) -> str:
     console = Console(width=80, record=True)
-    console.print(table(found))
-    text = console.export_text()
+    console.print(table(comparison))
+    return console.export_text()
+
+
+def test_table_fits_80_columns(found: ComparisonTable) -> None:
+    text = printed(found)
     for row in found.rows:
-        (line,) = (line for line in text.splitlines() if line.startswith(row.name.removeprefix("x/") + " "))
+        lines = text.splitlines()
+        (place,) = (n for n, line in enumerate(lines) if line.startswith(row.name.removeprefix("x/") + " "))
         for result, difference in zip(row.results, found.differences(row), strict=True):
-            assert str(result) in line
-            assert (difference_in_words(difference).strip() in line) == (row is not found.baseline)
+            assert str(result) in lines[place]
+            assert class_interval_in_words(result.ci95_classes) in lines[place + 1]
+            usual, _, over_classes = difference_in_words(difference).partition(" (")
+            assert (usual in lines[place]) == (row is not found.baseline)
+            assert (over_classes in lines[place + 1]) == (row is not found.baseline)
     assert "colours test: 60 episodes, 5-way, 4 queries per class" in text
     assert "paired, to x/protonet" in text
+    assert "interval over episodes of these 8 classes (seed 0) " in text
+    assert "(± 95 % interval over classes: these 8 as a sample of all such classes)" in text
+
+
+def test_results_without_classes_have_the_usual_interval_only(found: ComparisonTable) -> None:
+    rows = tuple(replace(row, results=tuple(replace(one, classes=None) for one in row.results)) for row in found.rows)
+    text = printed(replace(found, rows=rows))
+    assert "(±" not in text
+    assert "over classes" not in text
+
+
+def seeded(name: str, seed: int, **changes: Any) -> Any:
+    found = run(name)
+    return replace(found, recipe=replace(found.recipe, seed=seed, **changes))
+
+
+def test_runs_that_differ_only_in_their_seed_have_a_row_of_their_own(tmp_path: Path) -> None:
+    runs = [seeded("a", 1), seeded("b", 2, workers=3), pixels("c"), seeded("d", 5, dropout=0.5), seeded("e", 1)]
+    runs[1] = replace(runs[1], method=pixels("x").method)  # so that the seeds differ
+    compared = compare_runs(runs, data=colours(), **SETTINGS)
+    (group,) = compared.seeds
+    assert (group.name, [row.name for row in group.rows]) == ("protonet (2 seeds)", ["a", "b"])
+    for position in range(2):
+        means = [compared.rows[row].results[position].mean for row in (0, 1)]
+        assert group.means[position] == pytest.approx(sum(means) / 2)
+        assert group.deviations[position] == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
+    text = printed(compared)
+    assert f" {group.means[0]:.2f} σ {group.deviations[0]:.2f} " in text
+    assert "σ = standard deviation over trainings with different seeds" in text
+    (saved,) = compared.as_json()["seeds"]
+    assert (saved["rows"], saved["means"], saved["deviations"]) == (["a", "b"], [*group.means], [*group.deviations])
+    assert [row["training_seed"] for row in compared.as_json()["rows"]] == [1, 2, 1, 5, 1]
+    assert compare_runs([seeded("a", 1), seeded("b", 1)], data=colours(), **SETTINGS).seeds == ()
+
+
+def test_two_recipes_of_one_method_with_several_seeds_are_told_apart() -> None:
+    runs = [seeded("a", 1), seeded("b", 2), seeded("c", 1, dropout=0.5), seeded("d", 2, dropout=0.5)]
+    compared = compare_runs(runs, data=colours(), shots=(1,), episodes=3, query=2)
+    assert [group.name for group in compared.seeds] == ["a (2 seeds)", "c (2 seeds)"]
+
+
+def kept(found: ComparisonTable, path: Path, **changes: Any) -> KeptResult:
+    """The baseline's results as if they had been kept."""
+    results = tuple(replace(result, **changes) for result in found.baseline.results)
+    return KeptResult(path.stem, path, results, "protonet", training_seed=4, looks=2)
+
+
+def test_kept_results_are_paired_with_runs_on_the_same_episodes(found: ComparisonTable) -> None:
+    old = kept(found, Path("gallery/a.json"))
+    compared = compare_runs([old, pixels("x/pixels")], data=colours(), **SETTINGS)
+    assert [row.name for row in compared.rows] == ["a", "x/pixels"]
+    assert (compared.rows[0].training_seed, compared.rows[0].looks) == (4, 2)
+    assert compared.differences(compared.rows[1]) == found.differences(found.rows[2])
+    assert compare_runs([old, pixels("p")], data=colours(), **SETTINGS, baseline="gallery/a.json").baseline.name == "a"
+
+
+def test_kept_results_alone_need_no_data(found: ComparisonTable) -> None:
+    both = [kept(found, Path("gallery/a.json")), kept(found, Path("gallery/b.json"))]
+    compared = compare_runs(both, **SETTINGS)
+    assert [difference.difference for difference in compared.differences(compared.rows[1])] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "words"),
+    [
+        ({}, {"shots": (1, 2)}, "has results with 1 and 5 shots, but none with 2: give --shot"),
+        ({}, {"seed": 1}, "is of episodes with seed=0, not 1"),
+        ({}, {"episodes": 30}, "is of episodes with episodes=60, not 30"),
+        ({}, {"way": 3, "query": 5}, "is of episodes with way=5, not 3; query=4, not 5"),
+        ({"split": "val"}, {}, "is of episodes with split=val, not test"),
+        ({"data_fingerprint": "other"}, {}, "is of other images .colours test with the fingerprint other; the data"),
+        ({"episodes_fingerprint": "other"}, {}, "is of other 1-shot episodes than those drawn here"),
+    ],
+)
+def test_kept_results_of_other_episodes_are_refused(
+    found: ComparisonTable, changes: dict[str, Any], settings: dict[str, Any], words: str
+) -> None:
+    old = kept(found, Path("gallery/a.json"), **changes)
+    with pytest.raises(ValueError, match=rf"gallery/a\.json {words}"):
+        compare_runs([old, pixels("p")], data=colours(), **{**SETTINGS, **settings})
 
 
 def test_transductive_methods_are_marked_and_explained(found: ComparisonTable) -> None:
@@ -120,7 +219,7 @@ def test_transductive_methods_are_marked_and_explained(found: ComparisonTable) -
         assert comparison.as_json()["rows"][2]["results"][0]["transductive"] == bool(marks)
     console = Console(width=120, record=True)
     console.print(results_table("maml", transductive))
-    assert "depends on the other queries" in console.export_text()
+    assert "depends on the other queries" in " ".join(console.export_text().split())
 
 
 def test_known_results_are_used_if_they_belong_to_the_episodes(found: ComparisonTable) -> None:

@@ -7,7 +7,14 @@ import pytest
 from rich.console import Console
 
 from deepbdc.evaluation import evaluate
-from deepbdc.report.evaluation import EvaluationRequest, default_output, results_table, run, table
+from deepbdc.report.evaluation import (
+    EvaluationRequest,
+    class_interval_in_words,
+    default_output,
+    results_table,
+    run,
+    table,
+)
 from tests.report.test_comparison import arrays, colours
 from tests.report.test_comparison import run as untrained_run
 
@@ -56,6 +63,8 @@ def test_tables_show_data_and_results(data: Path) -> None:
     for printed in (text(results_table("[x]", results)), text(table(request(data), results, trained=True))):
         assert "colours test, 5-way, 4 queries per class, 20 episodes" in printed
         assert all(str(result) in printed for result in results)
+        assert all(class_interval_in_words(result.ci95_classes) in printed for result in results)
+        assert "(± 95 % interval over classes: these 8 as a sample of all such classes)" in printed
     assert "[x]" in text(results_table("[x]", results))  # not taken as markup
     assert "the run's own" in text(table(request(data), results, trained=True))
     assert "svm" in text(table(request(data, classifier="svm"), results, trained=True))

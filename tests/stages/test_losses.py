@@ -140,6 +140,47 @@ def test_mixup_mixes_a_layer_and_the_loss(layer: int, images: Tensor) -> None:
     torch.testing.assert_close(plain, objective.logits(objective.method.embed(images)))  # nothing is mixed afterwards
 
 
+def naive_with_margin(name: str, scores: Tensor, labels: Tensor) -> Tensor:
+    """Scores whose right class has the margin of the method, image by image."""
+    found = scores.detach().clone()
+    for row, label in zip(found, labels.tolist(), strict=True):
+        if name == "neg_cosine":
+            row[label] = 30 * (row[label] / 30 + 0.25)
+        elif row[label] > 0:
+            row[label] = 20 * torch.cos(torch.acos(row[label] / 20) + 0.25)
+    return found
+
+
+@pytest.mark.parametrize(("name", "options"), [("neg_cosine", {"margin": -0.25}), ("aa", {"base_margin": 0.25})])
+def test_losses_that_compare_scores_with_labels_have_the_margin_of_the_method(
+    name: str, options: dict[str, float], images: Tensor
+) -> None:
+    chosen = {"rotation": {"class_weight": 1.0}, "mixup": {}, "consistency": {}}
+    content = with_losses(name, "pretrain", chosen, own_weight=0).as_dict() | {"options": options}
+    recipe = recipe_from_dict(content)
+    objective = build_objective(recipe, recipe.trainings[0], classes=6).eval()
+    assert isinstance(objective, Classification)
+    torch.manual_seed(5)
+    found = {key: objective.losses[key](objective.part(images, LABELS)).value.detach() for key in chosen}
+    torch.manual_seed(5)
+    turned = torch.cat([images.rot90(turn, (2, 3)) for turn in range(4)])
+    rows, labels = objective.method.embedding(turned), LABELS.repeat(4)
+    classes = cross_entropy(naive_with_margin(name, objective.logits(rows), labels), labels)
+    turns = rotation_loss(objective.losses["rotation"].head(rows)).value
+    torch.testing.assert_close(found["rotation"], turns.detach() + classes)
+
+    share = float(torch.distributions.Beta(torch.tensor(2.0), torch.tensor(2.0)).sample())
+    torch.randint(1, ())
+    order = torch.randperm(8)
+    scores = objective.logits(objective.method.embedding(share * images + (1 - share) * images[order]))
+    own, other = (cross_entropy(naive_with_margin(name, scores, wanted), wanted) for wanted in (LABELS, LABELS[order]))
+    torch.testing.assert_close(found["mixup"], share * own + (1 - share) * other)
+
+    first, second = (objective.logits(objective.method.embedding(view)) for view in (images, images.flip(3)))
+    expected = naive_distillation(second.double(), first.double(), 1.0)  # no labels, so no margin
+    assert float(found["consistency"]) == pytest.approx(expected, rel=1e-3, abs=1e-6)
+
+
 @pytest.mark.parametrize("name", ["resnet10", "resnet12"])
 def test_mixup_works_after_every_block(name: str) -> None:
     content = with_losses("good_embed", "pretrain", {}).as_dict()

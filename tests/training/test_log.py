@@ -230,6 +230,7 @@ def test_a_transductive_validation_is_named_in_the_line_the_log_and_the_curve(
     with RunLog(tmp_path, console=console) as log:
         log.epoch(epoch("pretrain", 1, transductive=True))
     assert "transductive val 51.00 ± 0.80" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert scalars(tmp_path, "pretrain", "transductive_val_accuracy") == [(4, 51.0)]
     assert read(tmp_path)[0]["transductive"] is True
     drawn: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, part, **_: (drawn.append(figure), part.write_bytes(b"")))

@@ -37,6 +37,7 @@ def test_everything_is_in_the_folder(finished: Path) -> None:
         "curve.png",
         "model.safetensors",
         "result.json",
+        "looks.jsonl",
     }
     assert {path.name for path in (finished / "checkpoints").iterdir()} == {
         "last.safetensors",
@@ -61,6 +62,21 @@ def test_a_model_needs_nothing_but_its_file(finished: Path, tiny_data: Path) -> 
     again = deepbdc.evaluate(run.method, load_dataset(tiny_data, "test"), 3, 1, 5, 20, 0)
     assert again.accuracies.tolist() == result["accuracies"]
     assert again.weights_fingerprint == result["weights_fingerprint"]
+
+
+def test_the_result_says_where_it_comes_from(finished: Path, tiny_data: Path) -> None:
+    content = json.loads((finished / "result.json").read_text(encoding="utf-8"))
+    assert content["deepbdc"] == deepbdc.__version__
+    assert content["time"].endswith("+00:00")
+    assert content["training_seed"] == tiny.recipe("stl_deepbdc").seed
+    assert content["training_data_fingerprint"] == load_dataset(tiny_data, "train").fingerprint
+    assert content["looks"] == 1
+    for result in content["results"]:
+        assert result["data_fingerprint"] == load_dataset(tiny_data, "test").fingerprint
+        assert len(result["classes"]) == len(result["accuracies"])
+    (look,) = (json.loads(line) for line in (finished / "looks.jsonl").read_text(encoding="utf-8").splitlines())
+    assert (look["command"], look["shots"]) == ("train", [result["shot"] for result in content["results"]])
+    assert deepbdc.load_result(finished).looks == 1
 
 
 def test_training_teaches(finished: Path, tiny_data: Path) -> None:

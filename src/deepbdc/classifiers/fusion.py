@@ -40,6 +40,11 @@ class FusionClassifier(Classifier):
         """Whether one of the branches is."""
         return any(branch.transductive for branch, _ in self._parts())
 
+    @property
+    def assumes_balanced_queries(self) -> bool:  # type: ignore[override]
+        """Whether one of the branches does."""
+        return any(branch.assumes_balanced_queries for branch, _ in self._parts())
+
     def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
         """``(e, s, d, h, w), (e, s), (e, q, d, h, w) -> (e, q, way)``."""
         return fused(self.branch_scores(support, support_labels, query, way))

@@ -84,9 +84,14 @@ class GraphClassifier(Classifier):
             )
 
     @property
-    def depends_on_other_queries(self) -> bool:
-        """Whether the score of a query depends on the other queries of its episode."""
-        return bool(self.queries_per_graph == "way" or self.settings["statistics"] == "batch")
+    def transductive(self) -> bool:  # type: ignore[override]
+        """Whether queries share graphs or statistics."""
+        return self.queries_per_graph == "way" or self.settings["statistics"] == "batch"
+
+    @property
+    def assumes_balanced_queries(self) -> bool:  # type: ignore[override]
+        """Whether a graph is made for one query of each class."""
+        return self.queries_per_graph == "way"
 
     def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
         """``(e, s, features), (e, s), (e, q, features) -> (e, q, way)``."""

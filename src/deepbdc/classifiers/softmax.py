@@ -17,6 +17,10 @@ class SoftmaxClassifier(LinearClassifier):
     support images, which gives the same numbers as training the weights, at a cost that does not grow with the
     features. Weight decay also acts on the intercept, as ``torch.optim.SGD`` does by default. Scores are logits;
     no gradient flows through them.
+
+    `SGDHeadClassifier` trains a similar layer, but from random weights, with an order of the images for each episode,
+    and in the precision of the representations; here everything after the inner products is float64. Neither gives
+    the numbers of the other.
     """
 
     def __init__(

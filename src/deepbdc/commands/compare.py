@@ -1,7 +1,7 @@
 """``deepbdc compare``: several recipes, trained if necessary and evaluated on the same episodes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,29 +14,34 @@ from deepbdc.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from deepbdc.data.dataset import Dataset
     from deepbdc.evaluation import EvaluationResult
+    from deepbdc.gallery import KeptResult
     from deepbdc.recipes import Recipe
+    from deepbdc.report.comparison import Row
     from deepbdc.runs import Run
 
 PICTURES = (".png", ".pdf", ".svg")
-NOT_TRAINING = ("evaluation.", "workers")
-"""Prefixes of the keys of a recipe that do not change the trained model."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A run that takes part in the comparison."""
+    """A run or a kept result that takes part in the comparison."""
 
     given: str
-    """The recipe or folder as the user wrote it."""
+    """The recipe, folder or file as the user wrote it."""
     folder: Path
-    recipe: "Recipe"
+    """The folder of the run, or the file of the kept result."""
+    recipe: "Recipe | None"
+    """None for a kept result."""
     data: str | None
     """The data set in place of the recipe's, or the folder that contains the recipe's."""
     run: "Run | None" = None
     """The finished run; None if it is still to be trained."""
     results: "tuple[EvaluationResult, ...]" = ()
     """What its training found on the test classes, if this command has trained it."""
+    kept: "KeptResult | None" = None
+    """The kept result, which needs no network."""
 
 
 def compare(
@@ -61,20 +66,24 @@ def compare(
 
         deepbdc compare glyphs/protonet glyphs/good_embed glyphs/stl_deepbdc
         deepbdc compare cifar_fs/protonet runs/mine --data ~/data --shot 5
+        deepbdc compare gallery/cifar_fs/conv4/stl_deepbdc runs/mine --data ~/data
 
     A finished run in runs/RECIPE is used as it is, an unfinished one is continued, and a missing one is trained. A
     stage that several recipes train in exactly the same way, such as pretrain, is trained once.
     The first recipe is the baseline. The others are compared with it episode by episode, because such paired
-    differences are more precise than the accuracies themselves.
+    differences are more precise than the accuracies themselves. A kept result, such as one of the gallery, needs no
+    network: the runs are evaluated on its episodes. Runs that differ only in the seed of training are also summarised
+    in one row.
 
     Args:
-        recipes: Names that `deepbdc train --list` shows, YAML files, or folders of runs. A value like
-            pretrain.epochs=2 among them is set in all recipes, as by --set.
+        recipes: Names that `deepbdc train --list` shows, YAML files, folders of runs, or files of kept results. A value
+            like pretrain.epochs=2 among them is set in all recipes, as by --set.
         baseline: The recipe or folder with which the others are compared (default: the first).
         runs: The folder that contains the folders of the runs.
         data: A folder that contains prepared benchmarks; or a data set in place of the recipes'.
         set: A value that replaces the recipes', like pretrain.epochs=2. The option can be repeated.
-        shot: Labelled images per class. Repeat the option for several columns (default: the first recipe's).
+        shot: Labelled images per class. Repeat the option for several columns (default: the first recipe's,
+            or those of the first kept result, like the following options).
         episodes: Number of episodes (default: the first recipe's).
         seed: Seed of the episodes (default: the first recipe's).
         unbalanced: Distribute the queries of an episode over its classes at random (default: the first recipe's).
@@ -94,12 +103,12 @@ def compare(
         raise UserError(f"--output must end in {', '.join(PICTURES)}, got {str(picture)!r}")
     check_device(device)
     planned = _plan(recipes, set or (), runs, data, baseline)
-    settings = _settings(planned[0].recipe, shot, episodes, seed) | balance(unbalanced, dirichlet)
+    settings = _settings(planned, shot, episodes, seed) | balance(unbalanced, dirichlet)
     _check(planned, settings)
     for entry in planned:
         _say(console, entry, quiet)
     for place, entry in enumerate(planned):
-        if entry.run is None:
+        if entry.run is None and entry.kept is None:
             if not quiet:
                 console.print(f"\n{entry.given}", markup=False, highlight=False, soft_wrap=True)
             planned[place] = _trained(entry, runs, quiet)
@@ -122,16 +131,24 @@ def _plan(
     folders = [entry.folder.resolve() for entry in planned]
     for entry, folder in zip(planned, folders, strict=True):
         if folders.count(folder) > 1:
-            raise UserError(f"the run {entry.folder} is given twice")
+            raise UserError(f"the {'run' if entry.kept is None else 'result'} {entry.folder} is given twice")
     return planned
 
 
 def _plan_one(given: str, overrides: Sequence[str], runs: Path, data: str | None) -> Planned:
-    """Find the run of one recipe or folder, and load it if it is finished."""
+    """Find the run of one recipe or folder, and load it if it is finished; or load a kept result."""
+    from deepbdc.gallery import find_result, load_result
     from deepbdc.recipes import list_recipes, load_recipe
     from deepbdc.runs import is_finished, load_run
 
-    if given not in list_recipes() and Path(given).is_dir():
+    is_recipe = given in list_recipes()
+    looks_kept = given.startswith("gallery/") or given.endswith(".json")
+    if not is_recipe and not Path(given).is_dir() and (looks_kept or find_result(given) is not None):
+        kept = load_result(given)
+        if not kept.results:
+            raise UserError(f"{kept.path} has no results: the run was not evaluated on test classes")
+        return Planned(given, kept.path, None, None, kept=kept)
+    if not is_recipe and Path(given).is_dir():
         folder = Path(given)
         if is_finished(folder):
             run = load_run(folder)
@@ -150,12 +167,12 @@ def _plan_one(given: str, overrides: Sequence[str], runs: Path, data: str | None
 def _check_same(run: "Run", recipe: "Recipe", data: str | None) -> None:
     """Raise an error unless the finished run was trained by the same recipe on the same classes."""
     from deepbdc.data.loading import find_data, load_dataset
+    from deepbdc.runs import training_differences
 
     hint = f"Give the folder {run.folder} to compare that run as it is, or another folder with --runs to train again."
-    old, new = _flat(run.recipe.as_dict()), _flat(recipe.as_dict())
-    differing = [key for key in {**old, **new} if old.get(key) != new.get(key) and not key.startswith(NOT_TRAINING)]
+    differing = training_differences(run.recipe, recipe)
     if differing:
-        changes = ", ".join(f"{key}={old.get(key)}, not {new.get(key)}" for key in differing[:3])
+        changes = ", ".join(f"{key}={old}, not {new}" for key, (old, new) in list(differing.items())[:3])
         raise UserError(f"the run in {run.folder} was trained with {changes}. {hint}")
     if data is not None:
         place, root = find_data(recipe.data, data)
@@ -163,48 +180,55 @@ def _check_same(run: "Run", recipe: "Recipe", data: str | None) -> None:
             raise UserError(f"the run in {run.folder} was trained on other classes than those of {place}. {hint}")
 
 
-def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten nested dictionaries to keys like ``pretrain.epochs``."""
-    if not isinstance(content, dict):
-        return {prefix: content}
-    return {
-        key: value
-        for name, part in content.items()
-        for key, value in _flat(part, f"{prefix}.{name}" if prefix else str(name)).items()
-    }
-
-
-def _settings(recipe: "Recipe", shot: Sequence[int] | None, episodes: int | None, seed: int | None) -> dict[str, Any]:
-    """The settings of the episodes: the options that were given, else the values of the recipe."""
-    own = recipe.evaluation_settings
-    return {
-        "shots": tuple(shot or own.shots),
-        "episodes": own.episodes if episodes is None else episodes,
-        "seed": own.seed if seed is None else seed,
-        "way": own.way,
-        "query": own.query,
-        "unbalanced": own.unbalanced,
-        "dirichlet": own.dirichlet,
-    }
+def _settings(
+    planned: Sequence[Planned], shot: Sequence[int] | None, episodes: int | None, seed: int | None
+) -> dict[str, Any]:
+    """The settings of the episodes: the options that were given, else those of a kept result, else of a recipe."""
+    kept = next((entry.kept for entry in planned if entry.kept is not None), None)
+    if kept is not None:
+        first = kept.results[0]
+        own = {name: getattr(first, name) for name in ("seed", "way", "query", "unbalanced", "dirichlet")}
+        own |= {"shots": tuple(result.shot for result in kept.results), "episodes": len(first.accuracies)}
+    else:
+        recipe = planned[0].recipe
+        assert recipe is not None
+        own = asdict(recipe.evaluation_settings)
+    given = {"shots": tuple(shot) if shot else None, "episodes": episodes, "seed": seed}
+    return own | {name: value for name, value in given.items() if value is not None}
 
 
 def _check(planned: Sequence[Planned], settings: dict[str, Any]) -> None:
     """Load the data and draw the episodes, to find mistakes before hours of training."""
     from deepbdc.episodes import sample_episodes
+    from deepbdc.report.comparison import check_same_episodes, kept_results
+
+    kind = {name: value for name, value in settings.items() if name not in ("shots", "episodes")}
+    kept = {
+        entry.folder: kept_results(entry.kept, settings["shots"], settings["episodes"], "test", kind)
+        for entry in planned
+        if entry.kept is not None
+    }
+    dataset = _common_data(planned)
+    if dataset is not None:
+        drawn = [sample_episodes(dataset, shot=shot, count=settings["episodes"], **kind) for shot in settings["shots"]]
+        check_same_episodes(kept, drawn)
+
+
+def _common_data(planned: Sequence[Planned]) -> "Dataset | None":
+    """The test classes of all runs; None if there are only kept results."""
     from deepbdc.report.comparison import common_data
 
-    dataset = common_data({entry.given: (entry.recipe.data, entry.data) for entry in planned})
-    kind = {name: value for name, value in settings.items() if name not in ("shots", "episodes")}
-    for shot in settings["shots"]:
-        sample_episodes(dataset, shot=shot, count=settings["episodes"], **kind)
+    wanted = {entry.given: (entry.recipe.data, entry.data) for entry in planned if entry.recipe is not None}
+    return common_data(wanted) if wanted else None
 
 
 def _say(console: "Console", entry: Planned, quiet: bool) -> None:
     """Print what will be done with a run."""
     to_do = "will be continued" if _is_begun(entry) else "will be trained"
     does = to_do if entry.run is None else "is finished"
+    text = f"the run in {entry.folder} {does}" if entry.kept is None else f"the result in {entry.folder} is kept"
     if not quiet:
-        console.print(f"{entry.given}: the run in {entry.folder} {does}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{entry.given}: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _is_begun(entry: Planned) -> bool:
@@ -218,6 +242,7 @@ def _trained(entry: Planned, runs: Path, quiet: bool) -> Planned:
     from deepbdc.training.devices import DeviceOptions
     from deepbdc.training.run import Interrupted, TrainingError, train
 
+    assert entry.recipe is not None
     try:
         one = DeviceOptions(devices=1)  # with several processes, each would print and draw the comparison
         resume = _is_begun(entry)
@@ -239,16 +264,24 @@ def _report(
     """Evaluate the runs; print the table, draw the picture and save the numbers."""
     from deepbdc.report import comparison
 
-    runs = [entry.run for entry in planned if entry.run is not None]
+    runs = [run for entry in planned if (run := entry.run or entry.kept) is not None]
     names = [entry.given for entry in planned]
-    dataset = comparison.common_data({entry.given: (entry.recipe.data, entry.data) for entry in planned})
+    dataset = _common_data(planned)
     known = {entry.folder: entry.results for entry in planned}
     progress = console.is_terminal
     found = comparison.compare_runs(
         runs, names=names, **settings, data=dataset, cache=cache, progress=progress, device=device, known=known
     )
+    found = replace(found, rows=tuple(_with_looks(row) for row in found.rows))
     console.print(comparison.table(found))
     comparison.draw(found, picture)
     numbers = picture.with_suffix(".json")
     comparison.save(found, numbers)
     console.print(f"Picture: {picture}\nNumbers: {numbers}", markup=False, soft_wrap=True)
+
+
+def _with_looks(row: "Row") -> "Row":
+    """Count this look at the test classes, if the row is a run. A kept result says how many looks it had."""
+    from deepbdc.provenance import record_look
+
+    return row if row.recipe is None else replace(row, looks=record_look(row.folder, "compare", row.results))

@@ -65,7 +65,8 @@ def evaluate_model(
         deepbdc evaluate runs/glyphs/stl_deepbdc --shot 1 --shot 5
         deepbdc evaluate conv4 --data glyphs --size 32 --classifier logistic
 
-    The results of a run are also written to its folder, as JSON.
+    The results of a run are also written to its folder, as JSON. Evaluations on test classes are counted in the file
+    looks.jsonl there.
 
     Args:
         model: The folder or a .safetensors file of a run of `deepbdc train`; 'pixels' for raw pixels;
@@ -99,6 +100,7 @@ def evaluate_model(
     """
     from rich.console import Console
 
+    from deepbdc.provenance import record_look
     from deepbdc.report import evaluation
 
     console = Console()
@@ -136,11 +138,12 @@ def evaluate_model(
     )
     if not is_main_process():
         return
+    looks = None if trained is None else record_look(trained.folder, "evaluate", results)
     console.print(evaluation.table(request, results, trained is not None))
     if output is None and trained is not None:
         output = evaluation.default_output(request, results, trained)
     if output is not None:
-        evaluation.write_results(output, request, results)
+        evaluation.write_results(output, request, results, trained, looks)
         console.print(f"Results: {output}", markup=False, soft_wrap=True)
 
 

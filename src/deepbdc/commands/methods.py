@@ -1,8 +1,11 @@
 """``deepbdc methods``: what there is to train and compare."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from deepbdc.report.methods import MethodRow
 
 
 def list_methods(name: Annotated[str | None, Parameter(metavar="METHOD")] = None, /) -> None:
@@ -37,6 +40,7 @@ def list_methods(name: Annotated[str | None, Parameter(metavar="METHOD")] = None
         "Representation": row.representation,
         "Classifier": row.classifier,
         "Trained by": ", ".join(row.stages),
+        "Transductive": _transductive(row),
         "Recipes": ", ".join(row.recipes) or "none",
     }
     if row.published is not None:
@@ -46,3 +50,10 @@ def list_methods(name: Annotated[str | None, Parameter(metavar="METHOD")] = None
     console.print(f"{row.title}: {row.idea}\n\n{text}\n", markup=False, highlight=False)
     for key, value in facts.items():
         console.print(f"{key}: {value}", markup=False, highlight=False)
+
+
+def _transductive(row: "MethodRow") -> str:
+    """Whether a method with its default options is transductive, in words."""
+    if not row.transductive:
+        return "no"
+    return "yes" + ", and it assumes that all classes have equally many queries" * row.assumes_balanced_queries

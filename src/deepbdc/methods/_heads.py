@@ -60,22 +60,3 @@ class AverageThen(nn.Module):
         """Average, then the layer."""
         out: Tensor = self.layer(maps.mean(dim=(2, 3)))
         return out
-
-
-class CosineHead(nn.Module):
-    """Scores s · cos(x, w_c), ``(n, d) -> (n, classes)``.
-
-    Args:
-        features: d.
-        classes: Number of classes.
-        scale: s.
-    """
-
-    def __init__(self, features: int, classes: int, scale: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(nn.Linear(features, classes, bias=False).weight.detach().clone())
-        self.scale = scale
-
-    def forward(self, representations: Tensor) -> Tensor:
-        """The scores of all classes."""
-        return self.scale * (normalize(representations, dim=1) @ normalize(self.weight, dim=1).T)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, one_hot
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from deepbdc._fingerprint import weights_fingerprint
 from deepbdc._modes import evaluating, full_precision
@@ -20,14 +21,15 @@ from deepbdc.data.dataset import Dataset
 from deepbdc.embedding import Embedding
 from deepbdc.errors import NotFinite, UserError
 from deepbdc.feature_bank import Pictures, Source
-from deepbdc.methods._heads import CosineHead
-from deepbdc.methods.base import Head, Method, TrainingClasses, at_least_float, methods
+from deepbdc.methods._heads import ScaledHead
+from deepbdc.methods.base import Method, TrainingClasses, at_least_float, methods
 from deepbdc.pooling import AveragePool
 from deepbdc.preprocessing import Preprocessing
 from deepbdc.stages import Classification, Loss
 from deepbdc.stages.objectives import percent_right
 
 Assignment = Literal["best", "in_turn"]
+BatchNorm = Literal["batch", "running"]
 
 
 @methods.named("aa")
@@ -48,12 +50,15 @@ class AssociativeAlignment(Method):
 
     This is the centroid alignment of the paper; its adversarial variant was not published as code. The values and the
     order of the steps are those of the released code for Conv4. Our readings, which no source that we have confirms:
-    batch norm keeps its running statistics while the network is fine-tuned; μ_c is that of the network of the moment,
-    and the gradient flows through it; each of the three losses has an Adam of its own; related images are not
-    augmented; a step takes the next images from one random order of all training images, rather than drawing anew, so
-    that results do not depend on a generator; class vectors start from class means. In the original the classes choose
-    their training classes in turn, so that scores depend on the order of the classes (``assignment="in_turn"``); by
-    default each training class belongs to the class that most of its images are taken for.
+    the network is in training mode for the first and the third loss (we know that it is in evaluation mode for the
+    second and for the queries), so that batch norm normalises by the images of the step, and its running statistics,
+    which the queries see, follow the task; dropout is off all the same; in the first loss, related and support images
+    go through the network together; μ_c is that of the network of the moment, and the gradient flows through it; each
+    of the three losses has an Adam of its own; related images are not augmented; a step takes the next images from one
+    random order of all training images, rather than drawing anew, so that results do not depend on a generator; class
+    vectors start from class means. In the original the classes choose their training classes in turn, so that scores
+    depend on the order of the classes (``assignment="in_turn"``); by default each training class belongs to the class
+    that most of its images are taken for.
 
     The cost is that of a small training for each task: a step computes the gradient for all support and related images,
     and the related images once more. The authors' 150 steps with 50 images per class cost as much as about 100,000
@@ -65,8 +70,8 @@ class AssociativeAlignment(Method):
         shot: Support images per class; it changes nothing here.
         preprocessing: How images are prepared, if not as the backbone says.
         steps: Steps of fine-tuning (authors: 150).
-        rate: Learning rate of Adam while the network is fine-tuned. The authors' 1e-3 can be too large for a network
-            that keeps its running statistics: try 1e-4.
+        rate: Learning rate of Adam while the network is fine-tuned (authors: 1e-3). It lost accuracy
+            in a few steps on small networks: try 1e-4.
         related_classes: B.
         related_images: Related images of each class in a step. If some class has fewer, all have as many as the one
             with the fewest (classes without any are left out).
@@ -78,6 +83,8 @@ class AssociativeAlignment(Method):
         base_scale: s of the head in pre-training.
         base_margin: Margin of the head in pre-training.
         assignment: How training classes are given to the classes of a task, ``"best"`` or ``"in_turn"``.
+        batch_norm: What batch norm normalises by in the first and the third loss: the ``"batch"``, or the
+            ``"running"`` statistics of the training, which then never change.
     """
 
     objectives = {"pretrain": Classification}  # noqa: RUF012
@@ -101,9 +108,12 @@ class AssociativeAlignment(Method):
         base_scale: float = 20.0,
         base_margin: float = 0.01,
         assignment: Assignment = "best",
+        batch_norm: BatchNorm = "batch",
     ) -> None:
         if assignment not in get_args(Assignment):
             raise UserError(f"assignment must be one of {', '.join(get_args(Assignment))}, got {assignment!r}")
+        if batch_norm not in get_args(BatchNorm):
+            raise UserError(f"batch_norm must be one of {', '.join(get_args(BatchNorm))}, got {batch_norm!r}")
         embedding = Embedding(backbone, AveragePool(backbone.out_channels), preprocessing)
         super().__init__(
             embedding,
@@ -116,6 +126,7 @@ class AssociativeAlignment(Method):
             base_scale=base_scale,
             base_margin=base_margin,
             assignment=assignment,
+            batch_norm=batch_norm,
         )
         self.steps = int(positive("steps", steps))
         self.rate = positive("rate", rate)
@@ -131,14 +142,13 @@ class AssociativeAlignment(Method):
 
     def head(self, classes: int) -> nn.Module:
         """Cosines with class vectors, times ``base_scale``."""
-        return CosineHead(self.embedding.out_features, classes, self.base_scale)
+        return ScaledHead(self.embedding.out_features, classes, self.base_scale)
 
-    def batch_loss(self, head: Head, images: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
-        """Cross-entropy with a margin on the angle of the right class."""
-        scores = head(self.embedding(images)).float()
+    def class_loss(self, scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
+        """Cross-entropy with a margin on the angle of the right class; the accuracy is that of the plain scores."""
         right = one_hot(labels, scores.shape[1]).bool()
         with full_precision(scores):
-            moved = arcmax(scores / self.base_scale, right, self.base_scale, self.base_margin)
+            moved = arcmax(at_least_float(scores) / self.base_scale, right, self.base_scale, self.base_margin)
         value = cross_entropy(moved, labels, label_smoothing=label_smoothing)
         return Loss(value, {"accuracy": percent_right(scores, labels)})
 
@@ -226,6 +236,15 @@ class AssociativeAlignment(Method):
             torch.optim.Adam(values, lr=rate) for values in (list(network.parameters()), [weights])
         )
         to_fit = torch.optim.Adam([*network.parameters(), weights], lr=rate)
+        norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+
+        def embedded(pictures: Tensor) -> Tensor:
+            """Representations in training mode, but for dropout."""
+            for norm in norms:
+                norm.train(self.settings["batch_norm"] == "batch")
+            representations: Tensor = network(pictures)
+            network.eval()
+            return representations
 
         def loss(representations: Tensor, of: Tensor) -> Tensor:
             right = one_hot(of, len(weights)).bool()
@@ -237,14 +256,14 @@ class AssociativeAlignment(Method):
                 chosen, of = self._draw(related, step)
                 if len(chosen):
                     drawn = pictures.rows(chosen.cpu().numpy().astype(np.int64)).to(images)
-                    near, support = network(torch.cat([drawn, images])).split([len(drawn), len(images)])
+                    near, support = embedded(torch.cat([drawn, images])).split([len(drawn), len(images)])
                     means = class_means(support[None], labels[None], len(weights))
                     distances = similarities(near[None], means, "euclidean")[0]
                     _step(to_align, cross_entropy(distances, of))
                     with torch.no_grad():
                         near = network(drawn)
                     _step(to_separate, loss(near, of))
-                _step(to_fit, loss(network(images), labels))
+                _step(to_fit, loss(embedded(images), labels))
         with torch.no_grad():
             return self.scale * cosines(network(query), weights)
 

@@ -135,7 +135,14 @@ class Method(nn.Module):
 
     def batch_loss(self, head: Head, images: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
         """The loss of a batch of images ``(n, 3, s, s)`` with labels ``(n,)`` over all training classes."""
-        return classification_loss(self.class_scores(head, self.features(images)), labels, label_smoothing)
+        return self.class_loss(self.class_scores(head, self.features(images)), labels, label_smoothing)
+
+    def class_loss(self, scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
+        """The loss of scores ``(n, classes)`` of all training classes: by default their cross-entropy.
+
+        A method with a margin changes it here, so that the losses that a recipe adds by name have the margin, too.
+        """
+        return classification_loss(scores, labels, label_smoothing)
 
     def episode_loss(self, episode: TrainingEpisode, label_smoothing: float = 0.0) -> Loss:
         """The loss of one episode: by default the cross-entropy of `classify`.

@@ -35,7 +35,8 @@ class GNNWithFT(EpisodicMethod):
 
     By default the graph network takes any number of classes, has one query per graph, and uses running statistics in
     its batch norms. With ``slots=5``, ``queries_per_graph="way"`` and ``statistics="batch"`` it is that of the
-    original, which is transductive, because queries share graphs and statistics. The default is different: Inductive.
+    original, which is transductive, because queries share graphs and statistics; a graph is then made for one query of
+    each class, so that all classes must have equally many. The default is different: Inductive.
 
     Args:
         backbone: From images to feature maps; it must know its blocks (``conv4`` and the ResNets do).
@@ -74,11 +75,6 @@ class GNNWithFT(EpisodicMethod):
         super().__init__(embedding, graph, scale_spread=scale_spread, shift_spread=shift_spread)
         self.transform = partial(feature_wise, scale_spread, shift_spread)
         self.transformed_norms()  # says so now if the backbone does not know its blocks
-
-    @property
-    def transductive(self) -> bool:
-        """Whether queries share graphs or statistics."""
-        return self.classifier.depends_on_other_queries
 
     def episode_loss(self, episode: TrainingEpisode, label_smoothing: float = 0.0) -> Loss:
         """The cross-entropy of the scores, with transformed features in training mode."""

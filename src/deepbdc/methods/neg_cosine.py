@@ -11,7 +11,7 @@ from deepbdc.classifiers.sgd_head import SGDHeadClassifier
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
 from deepbdc.methods._heads import ScaledHead
-from deepbdc.methods.base import Head, TransferMethod, methods
+from deepbdc.methods.base import TransferMethod, methods
 from deepbdc.pooling import AveragePool
 from deepbdc.preprocessing import Preprocessing
 from deepbdc.stages import Loss
@@ -79,9 +79,8 @@ class NegCosine(TransferMethod):
         """Scaled cosines or inner products, without intercepts. The margin belongs to the loss."""
         return ScaledHead(self.embedding.out_features, classes, self.scale, cosine=self.form == "cosine")
 
-    def batch_loss(self, head: Head, images: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
+    def class_loss(self, scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
         """Cross-entropy with the margin. The accuracy is that of the scores without it."""
-        scores = head(self.embedding(images))
         with_margin = scores - self.scale * self.margin * one_hot(labels, scores.shape[1]).to(scores.dtype)
         value = cross_entropy(with_margin, labels, label_smoothing=label_smoothing)
         return Loss(value, {"accuracy": percent_right(scores, labels)})

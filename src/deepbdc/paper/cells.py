@@ -13,12 +13,14 @@ from deepbdc.data.loading import find_data, load_dataset
 from deepbdc.episodes import Episodes, sample_episodes
 from deepbdc.errors import UserError
 from deepbdc.evaluation import EvaluationResult, episodes_fingerprint, evaluate
+from deepbdc.gallery import load_result
 from deepbdc.methods import Method
 from deepbdc.paper.experiments import Experiment, Row
 from deepbdc.paper.settings import NotPossible, Setting
 from deepbdc.paper.trainings import Training, carry_out, training_of
+from deepbdc.provenance import record_look
 from deepbdc.recipes import Evaluation, Recipe
-from deepbdc.runs import RESULT, load_run, read_results
+from deepbdc.runs import load_run
 from deepbdc.training.run import TrainingError
 
 if TYPE_CHECKING:
@@ -126,7 +128,7 @@ class Bench:
         episodes = draw(dataset, training.recipe.evaluation_settings, shot)
         wanted = episodes_fingerprint(episodes)
         own = row.classifier is None
-        kept = read_results(training.folder / RESULT) if own and experiment.target is None else []
+        kept = load_result(training.folder).results if own and experiment.target is None else ()
         for result in kept:
             if result.episodes_fingerprint == wanted:
                 return result
@@ -136,6 +138,7 @@ class Bench:
             return EvaluationResult.load(path)
         self.say(f"{experiment.place}, {row.name}: evaluating {training.folder} with {shot} shots")
         result = evaluate_run(training.folder, dataset, episodes, row.classifier)
+        record_look(training.folder, "paper", [result])
         result.save(path)
         return result
 

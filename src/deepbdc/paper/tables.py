@@ -10,7 +10,7 @@ from deepbdc.paper.cells import Cell, FilledRow, baseline_of
 from deepbdc.paper.experiments import Experiment
 from deepbdc.recipes import build_method
 from deepbdc.report.comparison import difference_in_words
-from deepbdc.report.evaluation import footnotes, transductive_mark
+from deepbdc.report.evaluation import class_interval_in_words, explain_intervals, footnotes, transductive_mark
 from deepbdc.report.latency import WAY, Latency
 from deepbdc.report.published import Published
 
@@ -118,7 +118,9 @@ class _Writer:
         return filled.row.name + (f" (ours: {', '.join(here)})" if here else "") + transductive_mark(results)
 
     def _ours(self, cell: Cell) -> str:
-        return str(cell.result) if cell.result is not None else self._reason(cell.reason)
+        if cell.result is None:
+            return self._reason(cell.reason)
+        return f"{cell.result} {class_interval_in_words(cell.result.ci95_classes)}".strip()
 
     def _reason(self, reason: str) -> str:
         if reason not in self.reasons:
@@ -170,10 +172,11 @@ class _Writer:
     def notes(self) -> list[str]:
         """What to read with the table."""
         results = [cell.result for row in self.rows for cell in row.cells.values() if cell.result is not None]
-        notes = ["Published values are in italics; the others are ours, accuracy in % ± 95 % interval over episodes."]
+        notes = ["Published values are in italics; the others are ours."]
+        notes += [f"ours: {line}." for line in explain_intervals(results)] if results else []
         if self.baseline is not None and "accuracy" in self.experiment.columns:
             name = self.baseline.row.name
-            notes.append(f"difference: ours, paired episode by episode, to {name}; * = its interval excludes 0.")
+            notes.append(f"difference: ours, paired episode by episode, to {name}; * = the interval excludes 0.")
         if results:
             first = results[0]
             count = len(first.accuracies)
@@ -304,6 +307,7 @@ def as_json(experiment: Experiment, rows: Sequence[FilledRow], latencies: dict[i
                     else {
                         "mean": round(cell.result.mean, 4),
                         "ci95": round(cell.result.ci95, 4),
+                        "ci95_classes": cell.result.ci95_classes,
                         "episodes": cell.result.episodes_fingerprint,
                         "weights": cell.result.weights_fingerprint,
                         "run": str(cell.run),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from deepbdc.gallery import load_result
 from deepbdc.paper.cells import Bench, draw, evaluate_run
 from deepbdc.paper.experiments import Experiment
-from deepbdc.runs import RESULT, read_results
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def verify(bench: Bench, chosen: Iterable[Experiment]) -> Iterator[Verified]:
     for training in bench.trainings(experiment for experiment in chosen if experiment.is_trained):
         if not training.finished:
             continue
-        for stored in read_results(training.folder / RESULT):
+        for stored in load_result(training.folder).results:
             assert isinstance(stored.shot, int)
             episodes = draw(dataset, training.recipe.evaluation_settings, stored.shot)
             now = evaluate_run(training.folder, dataset, episodes, None)

@@ -1,4 +1,4 @@
-"""Compare trained runs on the same episodes: their accuracies, and their paired differences to one of them."""
+"""Compare trained runs and kept results on the same episodes: accuracies, and paired differences to one of them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,28 +6,69 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepbdc._files import temporary, write_text
+import numpy as np
+
+from deepbdc._files import temporary, write_json
 from deepbdc.data.dataset import Dataset
 from deepbdc.episodes import Episodes
 from deepbdc.errors import UserError
 from deepbdc.evaluation import Comparison, EvaluationResult, episodes_fingerprint, evaluate
-from deepbdc.report.evaluation import footnotes, queries_in_words, transductive_mark
+from deepbdc.gallery import KeptResult
+from deepbdc.provenance import origin
+from deepbdc.report.evaluation import (
+    class_interval_in_words,
+    explain_intervals,
+    footnotes,
+    queries_in_words,
+    transductive_mark,
+)
 
 if TYPE_CHECKING:
     import torch
     from rich.table import Table
 
+    from deepbdc.recipes import Recipe
     from deepbdc.runs import Run
+
+    Compared = Run | KeptResult
 
 
 @dataclass(frozen=True)
 class Row:
-    """One run, with a result for each number of shots."""
+    """One run or kept result, with a result for each number of shots."""
 
     name: str
     method: str
     folder: str
+    """The folder of the run, or the file of the kept result."""
     results: tuple[EvaluationResult, ...]
+    recipe: "Recipe | None" = None
+    """The recipe of the run; None for a kept result."""
+    training_seed: int | None = None
+    looks: int | None = None
+    """How often the run has looked at these test classes, if that is known; see `record_look`."""
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Several trainings of one recipe that differ only in their seed."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+    @property
+    def means(self) -> tuple[float, ...]:
+        """The mean over the trainings of their mean accuracies, for each number of shots."""
+        return tuple(float(column.mean()) for column in self._accuracies)
+
+    @property
+    def deviations(self) -> tuple[float, ...]:
+        """The standard deviation over the trainings of their mean accuracies, for each number of shots."""
+        return tuple(float(column.std(ddof=1)) for column in self._accuracies)
+
+    @property
+    def _accuracies(self) -> list[Any]:
+        return list(np.array([[result.mean for result in row.results] for row in self.rows]).T)
 
 
 @dataclass(frozen=True)
@@ -47,6 +88,18 @@ class ComparisonTable:
         pairs = zip(row.results, self.baseline.results, strict=True)
         return tuple(result.compare(other) for result, other in pairs)
 
+    @property
+    def seeds(self) -> tuple[Seeds, ...]:
+        """The recipes that were trained with several seeds."""
+        groups: dict[str, dict[int, Row]] = {}
+        for row in self.rows:
+            if row.recipe is not None:
+                groups.setdefault(_all_but_the_seed(row.recipe), {}).setdefault(row.recipe.seed, row)
+        several = [tuple(group.values()) for group in groups.values() if len(group) > 1]
+        methods = [rows[0].method for rows in several]
+        names = [rows[0].name if methods.count(rows[0].method) > 1 else rows[0].method for rows in several]
+        return tuple(Seeds(f"{name} ({len(rows)} seeds)", rows) for name, rows in zip(names, several, strict=True))
+
     def as_json(self) -> dict[str, Any]:
         """The comparison as plain values, with the accuracy of every episode."""
         rows = [
@@ -54,22 +107,45 @@ class ComparisonTable:
                 "name": row.name,
                 "method": row.method,
                 "folder": row.folder,
+                "training_seed": row.training_seed,
+                "looks": row.looks,
                 "transductive": any(result.transductive for result in row.results),
                 "results": [result.as_json() for result in row.results],
                 "differences": [_difference_as_json(difference) for difference in self.differences(row)],
             }
             for row in self.rows
         ]
-        return {"baseline": self.baseline.name, "shots": list(self.shots), "rows": rows}
+        seeds = [
+            {
+                "name": group.name,
+                "rows": [row.name for row in group.rows],
+                "means": list(group.means),
+                "deviations": list(group.deviations),
+            }
+            for group in self.seeds
+        ]
+        content = {"baseline": self.baseline.name, "shots": list(self.shots), "rows": rows, "seeds": seeds}
+        return {**origin(), **content}
+
+
+def _all_but_the_seed(recipe: "Recipe") -> str:
+    """What two recipes share that differ only in the seed of training, or in what does not change the model."""
+    content = {key: value for key, value in recipe.as_dict().items() if key not in ("seed", "evaluation", "workers")}
+    return json.dumps(content, sort_keys=True, default=str)
 
 
 def excludes_zero(difference: Comparison) -> bool:
-    """Whether the 95 % interval of a difference excludes 0."""
+    """Whether the usual 95 % interval of a difference excludes 0."""
     return abs(difference.difference) > difference.ci95
 
 
+def excludes_zero_for_classes(difference: Comparison) -> bool:
+    """Whether the 95 % interval of a difference over classes excludes 0."""
+    return difference.ci95_classes is not None and abs(difference.difference) > difference.ci95_classes
+
+
 def compare_runs(
-    runs: Sequence["Run"],
+    runs: Sequence["Compared"],
     *,
     names: Sequence[str] | None = None,
     shots: Sequence[int] = (1, 5),
@@ -87,10 +163,11 @@ def compare_runs(
     device: "str | torch.device" = "cpu",
     known: Mapping[Path, Sequence[EvaluationResult]] | None = None,
 ) -> ComparisonTable:
-    """Evaluate runs on the same episodes.
+    """Evaluate runs on the same episodes, and pair them with kept results of these episodes.
 
     Args:
-        runs: The runs, from `load_run`.
+        runs: The runs, from `load_run`, and kept results, from `load_result`. The latter need no network, and no data
+            if there are no runs among them.
         names: Names for the table (default: the names of the runs; for runs of the same name, their folders).
         shots: Numbers of shots, one column each.
         episodes, way, query, seed, unbalanced, dirichlet: As for `evaluate`.
@@ -105,19 +182,77 @@ def compare_runs(
     from deepbdc.episodes import sample_episodes
 
     ordered = _baseline_first(list(zip(names or _names(runs), runs, strict=True)), baseline)
-    dataset = data if isinstance(data, Dataset) else _data_of(runs, data, split)
+    trained = [run for run in runs if not isinstance(run, KeptResult)]
     kind: dict[str, Any] = {"unbalanced": unbalanced, "dirichlet": dirichlet}
-    drawn = [sample_episodes(dataset, way, shot, query, episodes, seed, **kind) for shot in shots]
+    chosen = {"way": way, "query": query, "seed": seed, **kind}
+    kept = {run.path: kept_results(run, shots, episodes, split, chosen) for run in runs if isinstance(run, KeptResult)}
+    drawn: list[Episodes] = []
+    if trained:
+        dataset = data if isinstance(data, Dataset) else _data_of(trained, data, split)
+        drawn = [sample_episodes(dataset, way, shot, query, episodes, seed, **kind) for shot in shots]
+        check_same_episodes(kept, drawn)
     rows = []
     for name, run in ordered:
-        results = _of_episodes((known or {}).get(run.folder, ()), drawn)
-        if results is None:
+        if isinstance(run, KeptResult):
+            method_name, results = run.method or run.name, kept[run.path]
+            rows.append(Row(name, method_name, str(run.path), results, None, run.training_seed, run.looks))
+            continue
+        found = _of_episodes((known or {}).get(run.folder, ()), drawn)
+        if found is None:
             method, options = run.method.to(device), {"device": device, "cache": cache, "progress": progress}
             source = method.source(dataset, **options, workers=run.recipe.workers)
-            found = [evaluate(method, dataset, episodes=those, bank=source, progress=progress) for those in drawn]
-            results = tuple(found)
-        rows.append(Row(name, run.recipe.method, str(run.folder), results))
+            found = tuple(evaluate(method, dataset, episodes=those, bank=source, progress=progress) for those in drawn)
+        rows.append(Row(name, run.recipe.method, str(run.folder), found, run.recipe, run.recipe.seed))
     return ComparisonTable(tuple(rows), tuple(shots))
+
+
+def kept_results(
+    kept: KeptResult, shots: Sequence[int], episodes: int, split: str, chosen: Mapping[str, Any]
+) -> tuple[EvaluationResult, ...]:
+    """The kept results for these numbers of shots. It is an error if they are of other episodes than are asked for.
+
+    Args:
+        kept: The kept results.
+        shots: Numbers of shots.
+        episodes: The number of episodes that is asked for.
+        split: The split that is asked for.
+        chosen: Other settings of the episodes, by their names in `EvaluationResult`.
+    """
+    by_shot = {result.shot: result for result in kept.results}
+    missing = [str(shot) for shot in shots if shot not in by_shot]
+    if missing:
+        has = " and ".join(str(shot) for shot in by_shot)
+        raise UserError(f"{kept.path} has results with {has} shots, but none with {', '.join(missing)}: give --shot")
+    found = tuple(by_shot[shot] for shot in shots)
+    for result in found:
+        have = {"episodes": len(result.accuracies), "split": result.split} | {
+            key: getattr(result, key) for key in chosen
+        }
+        wanted = {"episodes": episodes, "split": split, **chosen}
+        differing = [f"{key}={have[key]}, not {wanted[key]}" for key in wanted if have[key] != wanted[key]]
+        if differing:
+            raise UserError(
+                f"{kept.path} is of episodes with {'; '.join(differing)}. A paired comparison needs the same episodes: "
+                "omit the options that change them"
+            )
+    return found
+
+
+def check_same_episodes(kept: Mapping[Path, Sequence[EvaluationResult]], drawn: Sequence[Episodes]) -> None:
+    """Raise `UserError` if kept results, by their file, are not of the episodes that were drawn from the data here."""
+    for path, results in kept.items():
+        for result, those in zip(results, drawn, strict=True):
+            if result.data_fingerprint != those.data_fingerprint:
+                raise UserError(
+                    f"{path} is of other images ({result.dataset} {result.split} with the fingerprint "
+                    f"{result.data_fingerprint}; the data here has {those.data_fingerprint}). A paired comparison "
+                    "needs the same images: choose them with --data"
+                )
+            if result.episodes_fingerprint != episodes_fingerprint(those):
+                raise UserError(
+                    f"{path} is of other {result.shot}-shot episodes than those drawn here with the same settings, "
+                    "perhaps by another version of deepbdc: evaluate its network again"
+                )
 
 
 def _of_episodes(known: Sequence[EvaluationResult], drawn: Sequence[Episodes]) -> tuple[EvaluationResult, ...] | None:
@@ -127,22 +262,27 @@ def _of_episodes(known: Sequence[EvaluationResult], drawn: Sequence[Episodes]) -
     return None if None in found else tuple(result for result in found if result is not None)
 
 
-def _baseline_first(named: list[tuple[str, "Run"]], baseline: str | None) -> list[tuple[str, "Run"]]:
+def _baseline_first(named: list[tuple[str, "Compared"]], baseline: str | None) -> list[tuple[str, "Compared"]]:
     if not named:
         raise UserError("there is nothing to compare: give at least one run")
     if baseline is None:
         return named
-    found = [entry for entry in named if baseline == entry[0] or Path(baseline) == entry[1].folder]
+    found = [entry for entry in named if baseline == entry[0] or Path(baseline) == _place(entry[1])]
     if not found:
         known = ", ".join(name for name, _ in named)
         raise UserError(f"the baseline {baseline!r} is not one of the compared runs: {known}")
     return [found[0], *(entry for entry in named if entry is not found[0])]
 
 
-def _names(runs: Sequence["Run"]) -> list[str]:
+def _place(run: "Compared") -> Path:
+    """The folder of a run, or the file of a kept result."""
+    return run.path if isinstance(run, KeptResult) else run.folder
+
+
+def _names(runs: Sequence["Compared"]) -> list[str]:
     """The names of the runs; for runs of the same name, their folders."""
     names = [run.name for run in runs]
-    return [str(run.folder) if names.count(run.name) > 1 else run.name for run in runs]
+    return [str(_place(run)) if names.count(run.name) > 1 else run.name for run in runs]
 
 
 def _data_of(runs: Sequence["Run"], data: str | Path | None, split: str) -> Dataset:
@@ -171,7 +311,8 @@ def common_data(wanted: Mapping[str, tuple[str, str | Path | None]], split: str 
 def table(comparison: ComparisonTable) -> "Table":
     """A table with one row per run: accuracies, and differences to the baseline.
 
-    A difference whose interval excludes 0 is green or red.
+    The second line of a row has the intervals over classes. A difference whose usual interval excludes 0 is green or
+    red. Recipes that were trained with several seeds have another row each, below.
     """
     from rich import box
     from rich.table import Table
@@ -186,11 +327,21 @@ def table(comparison: ComparisonTable) -> "Table":
     for row, name in zip(comparison.rows, _short_names(comparison), strict=True):
         cells = [Text(name)]
         for result, difference in zip(row.results, comparison.differences(row), strict=True):
-            cells.append(Text(str(result)))
+            cells.append(Text(_lines(str(result), class_interval_in_words(result.ci95_classes))))
             style = ("green" if difference.difference > 0 else "red") if excludes_zero(difference) else ""
-            cells.append(Text("" if row is comparison.baseline else difference_in_words(difference), style))
+            words = "" if row is comparison.baseline else _lines(*_difference_parts(difference))
+            cells.append(Text(words, style))
         laid_out.add_row(*cells)
+    for group in comparison.seeds:
+        numbers = [
+            f"{mean:.2f} σ {deviation:.2f}" for mean, deviation in zip(group.means, group.deviations, strict=True)
+        ]
+        laid_out.add_row(Text(group.name), *(Text(cell) for number in numbers for cell in (number, "")))
     return laid_out
+
+
+def _lines(*parts: str) -> str:
+    return "\n".join(part for part in parts if part)
 
 
 def _short_names(comparison: ComparisonTable) -> list[str]:
@@ -202,9 +353,17 @@ def _short_names(comparison: ComparisonTable) -> list[str]:
 
 
 def difference_in_words(difference: Comparison) -> str:
-    """Text like ``+1.20 ± 0.31 *``; the star means that the interval excludes 0."""
-    text = f"{difference.difference:+.2f} ± {difference.ci95:.2f}".replace("-", "−")
-    return text + (" *" if excludes_zero(difference) else "  ")
+    """Text like ``+1.20 ± 0.31 * (± 0.83) *``; a star means that the interval before it excludes 0."""
+    return " ".join(part.strip() for part in _difference_parts(difference)).strip()
+
+
+def _difference_parts(difference: Comparison) -> tuple[str, str]:
+    """A difference with its usual interval, and its interval over classes; each with a star, or with blanks for it."""
+    usual = f"{difference.difference:+.2f} ± {difference.ci95:.2f}".replace("-", "−")
+    usual += " *" if excludes_zero(difference) else "  "
+    over_classes = class_interval_in_words(difference.ci95_classes)
+    star = " *" if excludes_zero_for_classes(difference) else "  "
+    return usual, over_classes + star if over_classes else ""
 
 
 def _title(comparison: ComparisonTable) -> str:
@@ -214,23 +373,30 @@ def _title(comparison: ComparisonTable) -> str:
 
 
 def _caption(comparison: ComparisonTable) -> str:
-    lines = [f"accuracy in % ± 95 % interval; the same episodes for all (seed {comparison.baseline.results[0].seed})"]
+    results = [result for row in comparison.rows for result in row.results]
+    lines = explain_intervals(results)
     if len(comparison.rows) > 1:
-        lines.append(f"difference: paired, to {comparison.baseline.name}; * = its interval excludes 0")
-    return "\n".join([*lines, *footnotes([result for row in comparison.rows for result in row.results])])
+        lines.append(f"difference: paired, to {comparison.baseline.name}; * = the interval excludes 0")
+    if comparison.seeds:
+        lines.append("σ = standard deviation over trainings with different seeds")
+    return "\n".join([*lines, *footnotes(results)])
 
 
 def save(comparison: ComparisonTable, path: str | Path) -> None:
     """Write the comparison as JSON, with the accuracy of every episode."""
-    write_text(path, json.dumps(comparison.as_json(), indent=1) + "\n")
+    write_json(path, comparison.as_json())
 
 
 def _difference_as_json(difference: Comparison) -> dict[str, Any]:
-    return asdict(difference) | {"excludes_zero": excludes_zero(difference)}
+    also = {
+        "excludes_zero": excludes_zero(difference),
+        "excludes_zero_for_classes": excludes_zero_for_classes(difference),
+    }
+    return asdict(difference) | also
 
 
 def draw(comparison: ComparisonTable, path: str | Path) -> None:
-    """Draw one panel per number of shots, with a dot and its 95 % interval for each run."""
+    """Draw one panel per number of shots, with a dot and both of its 95 % intervals for each run."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -245,7 +411,9 @@ def draw(comparison: ComparisonTable, path: str | Path) -> None:
     panels[0].set_yticks(range(len(comparison.rows)), labels)
     panels[0].set_ylim(len(comparison.rows) - 0.4, -0.7)  # the baseline on top, room for numbers above each dot
     figure.suptitle(_title(comparison), fontsize=12)
-    figure.supxlabel(_caption(comparison), fontsize=8.5, color="#475569")
+    pale = any(result.ci95_classes is not None for row in comparison.rows for result in row.results)
+    caption = _caption(comparison) + "\npale bars: the interval over classes" * pale
+    figure.supxlabel(caption, fontsize=8.5, color="#475569")
     with temporary(path) as part:
         figure.savefig(part, dpi=130, format=path.suffix.removeprefix(".") or "png")
 
@@ -257,10 +425,12 @@ def _draw_panel(panel: Any, comparison: ComparisonTable, position: int) -> None:
         result, difference = row.results[position], comparison.differences(row)[position]
         colour = colours[int(excludes_zero(difference)) * (1 if difference.difference > 0 else -1)]
         colour = "#1d4ed8" if row is comparison.baseline else colour
+        if result.ci95_classes is not None:
+            panel.errorbar(result.mean, height, xerr=result.ci95_classes, color=colour, alpha=0.25, elinewidth=4)
         panel.errorbar(result.mean, height, xerr=result.ci95, fmt="o", color=colour, capsize=4, markersize=6)
         words = f"{result.mean:.1f}"
         if row is not comparison.baseline:
-            words += f"   ({difference_in_words(difference).strip()})"
+            words += f"   ({_difference_parts(difference)[0].strip()})"
         note = panel.annotate(words, (result.mean, height), (0, 7), textcoords="offset points", color=colour)
         note.set(ha="center", fontsize=9, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
     panel.axvline(comparison.baseline.results[position].mean, color="#1d4ed8", linewidth=0.8, linestyle=":", zorder=0)

@@ -1,15 +1,15 @@
 """The work of ``deepbdc evaluate``: evaluate a trained run or another model, and show the results as a table."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepbdc._files import write_text
+from deepbdc._files import write_json
 from deepbdc.evaluation import EvaluationResult, evaluate
 from deepbdc.methods import Method
+from deepbdc.provenance import origin
 
 if TYPE_CHECKING:
     import torch
@@ -133,13 +133,34 @@ def table(request: EvaluationRequest, results: Sequence[EvaluationResult], train
     return results_table(model, results, request.classifier or "prototype")
 
 
-def transductive_mark(results: Sequence[EvaluationResult]) -> str:
+def class_interval_in_words(interval: float | None) -> str:
+    """The interval over classes in brackets, like ``(± 2.1)``, with two or three digits; empty if there is none."""
+    if interval is None:
+        return ""
+    return f"(± {interval:.1f})" if interval >= 0.995 else f"(± {interval:.2f})"
+
+
+def explain_intervals(results: Sequence[EvaluationResult]) -> list[str]:
+    """Lines for a caption that say what the intervals of the results mean."""
+    count = len(results[0].class_names)
+    lines = [f"accuracy in % ± 95 % interval over episodes of these {count} classes (seed {results[0].seed})"]
+    if any(result.ci95_classes is not None for result in results):
+        lines.append(f"(± 95 % interval over classes: these {count} as a sample of all such classes)")
+    return lines
+
+
+def mark(transductive: bool, assumes_balanced_queries: bool) -> str:
     """What to put behind the name of a transductive method: its results are not comparable with inductive ones.
 
     A second mark is for methods that assume balanced queries.
     """
-    assumes = any(result.assumes_balanced_queries for result in results)
-    return " †" + "‡" * assumes if any(result.transductive for result in results) else ""
+    return " †" + "‡" * assumes_balanced_queries if transductive else ""
+
+
+def transductive_mark(results: Sequence[EvaluationResult]) -> str:
+    """The `mark` of the method that has these results."""
+    transductive = any(result.transductive for result in results)
+    return mark(transductive, any(result.assumes_balanced_queries for result in results))
 
 
 def footnotes(results: Sequence[EvaluationResult]) -> list[str]:
@@ -160,14 +181,13 @@ def queries_in_words(result: EvaluationResult) -> str:
 
 
 def results_table(model: str, results: Sequence[EvaluationResult], classifier: str | None = None) -> "Table":
-    """A table with the accuracies of one model and their 95 % intervals, one column per number of shots."""
+    """A table with the accuracies of one model and both of their 95 % intervals, one column per number of shots."""
     from rich.table import Table
     from rich.text import Text
 
     first = results[0]
     tasks = f"{first.way}-way, {queries_in_words(first)}, {len(first.accuracies)} episodes"
-    caption = f"accuracy in % ± 95 % interval; source: {first.kept}; seed {first.seed}"
-    caption = "\n".join([caption, *footnotes(results)])
+    caption = "\n".join([*explain_intervals(results), f"source: {first.kept}", *footnotes(results)])
     laid_out = Table(title=f"{first.dataset} {first.split}, {tasks}", caption=caption)
     laid_out.add_column("model")
     if classifier is not None:
@@ -176,11 +196,31 @@ def results_table(model: str, results: Sequence[EvaluationResult], classifier: s
         laid_out.add_column(f"{result.shot}-shot", justify="right")
     marked = model + transductive_mark(results)
     names = (marked,) if classifier is None else (marked, classifier)
-    laid_out.add_row(*map(Text, names), *(str(result) for result in results))
+    laid_out.add_row(*map(Text, names), *(_accuracy(result) for result in results))
     return laid_out
 
 
-def write_results(path: Path, request: EvaluationRequest, results: Sequence[EvaluationResult]) -> None:
-    """Write the request and all results as JSON."""
-    content = {"request": asdict(request), "results": [result.as_json() for result in results]}
-    write_text(path, json.dumps(content, indent=1) + "\n")
+def _accuracy(result: EvaluationResult) -> str:
+    """Text like ``61.96 ± 0.50``, with the interval over classes on a second line, so that tables fit 80 columns."""
+    return f"{result}\n{class_interval_in_words(result.ci95_classes)}".rstrip()
+
+
+def write_results(
+    path: Path,
+    request: EvaluationRequest,
+    results: Sequence[EvaluationResult],
+    trained: "Run | None" = None,
+    looks: int | None = None,
+) -> None:
+    """Write the request, all results and where they come from as JSON.
+
+    Args:
+        path: The file to write.
+        request: What was evaluated.
+        results: The results, one for each number of shots.
+        trained: The run that was evaluated, if it was one.
+        looks: How often the run has looked at these test classes, see `record_look`.
+    """
+    run = {"method": trained.recipe.method, "training_seed": trained.recipe.seed} if trained is not None else {}
+    content = {**origin(), **run, "looks": looks, "request": asdict(request)}
+    write_json(path, {**content, "results": [result.as_json() for result in results]})

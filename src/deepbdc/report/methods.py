@@ -10,6 +10,7 @@ from deepbdc.backbones import create_backbone
 from deepbdc.methods import Method, create_method
 from deepbdc.methods.base import methods
 from deepbdc.recipes import list_recipes, read_recipe
+from deepbdc.report.evaluation import ASSUMES_BALANCE, TRANSDUCTIVE, mark
 from deepbdc.report.published import Published, on_miniimagenet
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class MethodRow:
     classifier: str
     stages: tuple[str, ...]
     transductive: bool
+    assumes_balanced_queries: bool
     adapts_network: bool
     """Whether the network itself sees the task, so that the representation of an image is not the same in all tasks."""
     recipes: tuple[str, ...]
@@ -63,6 +65,7 @@ def _row(name: str, recipes: tuple[str, ...]) -> MethodRow:
         classifier=_words(type(method.classifier).__name__.removesuffix("Classifier")),
         stages=tuple(method.objectives),
         transductive=method.transductive,
+        assumes_balanced_queries=method.assumes_balanced_queries,
         adapts_network=kind.source is not Method.source,
         recipes=recipes,
         published=on_miniimagenet(name),
@@ -106,11 +109,12 @@ def table(rows: Sequence[MethodRow]) -> "Table":
     shown.add_column("recipes", no_wrap=True)
     for row in rows:
         letters = dict.fromkeys(_LETTERS.get(data, "x") for data in row.data_sets)
-        marks = (" †" if row.transductive else "") + (" §" if row.adapts_network else "")
+        marks = mark(row.transductive, row.assumes_balanced_queries) + (" §" if row.adapts_network else "")
         shown.add_row(row.name + marks, row.idea, ", ".join(row.stages), "".join(sorted(letters, key="gcmtux".index)))
     shown.caption = (
-        "† transductive: the answer for a query depends on the other queries of its task\n"
-        "§ the network itself sees the task: slower, because features cannot be computed once for all tasks\n"
+        f"{TRANSDUCTIVE}\n"
+        f"{ASSUMES_BALANCE}\n"
+        "§ = the network itself sees the task: slower, because features cannot be computed once for all tasks\n"
         "recipes: g glyphs, c cifar_fs, m miniimagenet, t tieredimagenet, u cub, x miniimagenet to other domains"
     )
     return shown

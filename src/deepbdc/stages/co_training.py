@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from deepbdc._seeds import derive
 from deepbdc.errors import UserError
 from deepbdc.stages.batches import AugmentedImages, Batch, EpisodeBatches, Process
-from deepbdc.stages.objectives import Classification, EpisodeTraining, Inputs, Loss, Objective
+from deepbdc.stages.objectives import Classification, EpisodeTraining, Loss, Objective, ObjectiveWithHead
 from deepbdc.stages.settings import EpisodeSettings, StageSettings, check_counts
 
 
@@ -75,21 +75,11 @@ class CoTrainingBatches(EpisodeBatches):
         return torch.randperm(len(self.images.dataset), generator=generator).numpy()
 
 
-class CoTraining(EpisodeTraining):
+class CoTraining(ObjectiveWithHead, EpisodeTraining):
     """The method's loss of an episode, plus its loss of a batch of ordinary classification in steps that have one."""
 
     Settings = CoTrainingSettings
     Batches = CoTrainingBatches
-
-    def __init__(self, inputs: Inputs) -> None:
-        super().__init__(inputs)
-        self.dropout = nn.Dropout(inputs.dropout)
-        self.head = inputs.method.head(inputs.classes)
-
-    def logits(self, representations: Tensor) -> Tensor:
-        """Scores of all training classes, ``(n, ...) -> (n, classes)``."""
-        scores: Tensor = self.head(self.dropout(representations))
-        return scores
 
     def continue_from(self, before: Objective) -> None:
         """Take over the weights of the method, and the head if the stage before trained one for the same classes."""

@@ -41,16 +41,6 @@ def mixed(values: Tensor, order: Tensor, share: float) -> Tensor:
     return share * values + (1 - share) * values[order]
 
 
-def mixed_classification_loss(
-    scores: Tensor, labels: Tensor, order: Tensor, share: float, label_smoothing: float = 0.0
-) -> Tensor:
-    """λ · cross-entropy with the labels + (1 - λ) · cross-entropy with the labels of the other images."""
-    own, other = (
-        functional.cross_entropy(scores, wanted, label_smoothing=label_smoothing) for wanted in (labels, labels[order])
-    )
-    return share * own + (1 - share) * other
-
-
 def quarter_turns(images: Tensor) -> Tensor:
     """Square images ``(n, 3, s, s)`` turned by 0, 90, 180 and 270 degrees, ``(4, n, 3, s, s)``."""
     return torch.stack([images, *(images.rot90(turns, dims=(2, 3)) for turns in (1, 2, 3))])

@@ -21,11 +21,9 @@ from deepbdc._registry import Registry
 from deepbdc.errors import UserError
 from deepbdc.stages.formulas import (
     Loss,
-    classification_loss,
     distillation_loss,
     in_layout_of,
     mixed,
-    mixed_classification_loss,
     percent_right,
     quarter_turns,
 )
@@ -130,7 +128,7 @@ class Rotation(NamedLoss):
         if self.class_weight:
             assert part.classify is not None
             targets = part.targets[chosen.to(part.targets.device)].repeat(4)
-            classes = classification_loss(part.classify(rows), targets, part.label_smoothing)
+            classes = part.method.class_loss(part.classify(rows), targets, part.label_smoothing)
             value = value + self.class_weight * classes.value
             numbers = {**numbers, "rotation_class_accuracy": classes.numbers["accuracy"]}
         return Loss(value, numbers)
@@ -225,7 +223,11 @@ class Mixup(NamedLoss):
         order = torch.randperm(len(part.images)).to(part.images.device)
         with mixing_at(part.method.embedding.backbone, layer, order, share):
             scores = part.predict(part.images if layer else mixed(part.images, order, share))
-        value = mixed_classification_loss(scores, part.targets, order, share, part.label_smoothing)
+        own, other = (
+            part.method.class_loss(scores, wanted, part.label_smoothing).value
+            for wanted in (part.targets, part.targets[order])
+        )
+        value = share * own + (1 - share) * other
         return Loss(value, {"mixup": value.detach()})
 
 

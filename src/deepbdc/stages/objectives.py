@@ -25,6 +25,7 @@ __all__ = [
     "Inputs",
     "Loss",
     "Objective",
+    "ObjectiveWithHead",
     "classification_loss",
     "distillation_loss",
     "percent_right",
@@ -113,12 +114,8 @@ class Objective(nn.Module):
         return {**groups, "head": others} if others else groups
 
 
-class Classification(Objective):
-    """Cross-entropy over all training classes, of a head on the representation."""
-
-    Settings = BatchSettings
-    Batches = ShuffledBatches
-    takes_losses = True
+class ObjectiveWithHead(Objective):
+    """An objective with a head, which is trained in this stage only and scores all training classes."""
 
     def __init__(self, inputs: Inputs) -> None:
         super().__init__(inputs)
@@ -129,6 +126,14 @@ class Classification(Objective):
         """Scores of all training classes, ``(n, ...) -> (n, classes)``."""
         scores: Tensor = self.head(self.dropout(representations))
         return scores
+
+
+class Classification(ObjectiveWithHead):
+    """Cross-entropy over all training classes, of a head on the representation."""
+
+    Settings = BatchSettings
+    Batches = ShuffledBatches
+    takes_losses = True
 
     def forward(self, *batch: Tensor) -> Loss:
         """Images ``(n, 3, s, s)`` and labels ``(n,)``."""

@@ -103,7 +103,8 @@ class RunLog(NullLog):
     def epoch(self, record: EpochRecord) -> None:
         """Write a line and the scalars of an epoch, and print its line."""
         self._write("epoch", record)
-        values = {"val_accuracy": record.val_accuracy, **record.numbers}
+        name = "transductive_val_accuracy" if record.transductive else "val_accuracy"
+        values = {name: record.val_accuracy, **record.numbers}
         # The last step of the epoch has the same global step and was written before, so it must not be purged.
         self._scalars.add(record.stage, values, record.global_step, purge_from=record.global_step + 1)
         if self._screen:

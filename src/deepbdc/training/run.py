@@ -16,7 +16,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from deepbdc import weight_files
-from deepbdc._files import write_text
+from deepbdc._files import write_json, write_text
 from deepbdc._memory import keep_freed_memory
 from deepbdc._seeds import derive
 from deepbdc.data.dataset import Dataset
@@ -25,6 +25,7 @@ from deepbdc.errors import UserError
 from deepbdc.evaluation import EvaluationResult, evaluate
 from deepbdc.methods import Method
 from deepbdc.methods.base import TrainingClasses
+from deepbdc.provenance import origin, record_look
 from deepbdc.recipes import Recipe, Stage, build_method, load_recipe
 from deepbdc.recipes.recipe import objectives_of
 from deepbdc.runs import CURVE, MODEL, RECIPE, RESULT, is_finished
@@ -232,7 +233,7 @@ def _finish(
     results = in_all(fabric, lambda: _evaluate(context, objective.method, test, drawn))
     result = TrainingResult(folder, tuple(results), log.seconds)
     if fabric.is_global_zero:
-        _write_result(folder, context.recipe, result)
+        _write_result(folder, context.recipe, result, context.header["data_fingerprint"])
     fabric.barrier()
     return result
 
@@ -375,14 +376,19 @@ def _evaluate(
     return [evaluate(method, dataset, episodes=episodes, bank=source, progress=shown) for episodes in drawn]
 
 
-def _write_result(folder: Path, recipe: Recipe, result: TrainingResult) -> None:
+def _write_result(folder: Path, recipe: Recipe, result: TrainingResult, training_data: str) -> None:
+    """Write the results and where they come from, and count the look at the test classes."""
     content = {
+        **origin(),
         "method": recipe.method,
         "data": recipe.data,
+        "training_data_fingerprint": training_data,
+        "training_seed": recipe.seed,
         "seconds": result.seconds,
+        "looks": record_look(folder, "train", result.results),
         "results": [one.as_json() for one in result.results],
     }
-    write_text(folder / RESULT, json.dumps(content, indent=1) + "\n")
+    write_json(folder / RESULT, content)
 
 
 def _read_result(folder: Path) -> TrainingResult:
