@@ -144,7 +144,7 @@ def test_the_network_itself_stays_as_it_is(base: TrainingClasses, task: tuple[Te
 
 
 def test_no_dropout_while_the_network_is_fine_tuned(base: TrainingClasses, task: tuple[Tensor, Tensor, Tensor]) -> None:
-    method = create().double()
+    method = create(batch_norm="batch").double()
     method.embedding.backbone.blocks.append(torch.nn.Dropout(0.5))
     method.remember(base)
     assert torch.equal(method.classify(*task), method.classify(*task))
