@@ -149,6 +149,21 @@ def test_another_classifier_needs_no_training(setting: Setting, steps: list[str]
     assert [path.stat().st_mtime_ns for path in kept] == before
 
 
+def test_several_seeds_show_their_spread(setting: Setting) -> None:
+    experiment = small("ProtoNet")
+    rows = bench(dataclasses.replace(setting, seeds=2)).fill(experiment)
+    cell = rows[0].cells[5]
+    assert cell.result is not None
+    (other,) = cell.other_seeds
+    assert other.weights_fingerprint != cell.result.weights_fingerprint
+    mean = (cell.result.mean + other.mean) / 2
+    spread = abs(cell.result.mean - other.mean) / 2**0.5
+    assert f"2 seeds: {mean:.2f}, σ {spread:.2f}" in tables.markdown(experiment, tables.grid(experiment, rows, {}))
+    alone = bench(setting).fill(experiment)[0].cells[5]
+    assert alone.other_seeds == ()
+    assert alone.run == cell.run
+
+
 def test_cells_that_cannot_be_say_why(setting: Setting) -> None:
     across = dataclasses.replace(find("table5a"), rows=find("table5a").rows[:2])
     rows = bench(setting).fill(across)

@@ -27,6 +27,7 @@ def paper(
     recipes: Annotated[str | None, Parameter(metavar="FOLDER", group=DATA)] = None,
     backbone: NameOrPath | None = None,
     set: Annotated[list[str] | None, Parameter(metavar="KEY=VALUE")] = None,
+    seeds: Annotated[int, Parameter(metavar="COUNT")] = 1,
     budget: Annotated[float | None, Parameter(metavar="MINUTES")] = None,
     runs: Annotated[Path, Parameter(metavar="FOLDER", group=OUTPUT)] = Path("runs"),
     output: Annotated[Path | None, Parameter(alias="-o", metavar="FOLDER", group=OUTPUT)] = None,
@@ -60,6 +61,7 @@ def paper(
         backbone: A network in place of that of the recipes, like resnet12.
         set: A value for all recipes, like evaluation.episodes=600. The option can be repeated. A value of a stage that
             a recipe does not have is left out there.
+        seeds: How many seeds each row is trained with; with several, the tables also say mean and spread over them.
         budget: Time in minutes. If the trainings take longer, all are shortened alike, and after that time no new one
             is started. The choice is kept in the output folder.
         runs: The folder that contains the folders of the runs.
@@ -81,10 +83,12 @@ def paper(
     if names == ("relations",):
         _relations(console, output or Path("relations.png"), points, seed)
         return
+    if seeds < 1:
+        raise UserError(f"--seeds must be at least 1, got {seeds}")
     verify, wanted = names[:1] == ("verify",), [name for name in names if name not in ("verify", "all")]
     chosen = [find(name) for name in wanted] or list(experiments().values())
     folder = output or Path("paper") / Path(data).name
-    setting = Setting(data, runs, folder, root, recipes or "", backbone, target, tuple(set or ()))
+    setting = Setting(data, runs, folder, root, recipes or "", backbone, target, tuple(set or ()), seeds)
     if not names:
         _list(console, Bench(setting, console))
         return

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +20,8 @@ from deepbdc.paper.settings import NotPossible, Setting
 from deepbdc.paper.trainings import Training, carry_out, training_of
 from deepbdc.provenance import record_look
 from deepbdc.recipes import Evaluation, Recipe
-from deepbdc.runs import load_run
-from deepbdc.training.run import TrainingError
+from deepbdc.runs import MODEL, load_run
+from deepbdc.training.run import Interrupted, TrainingError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,6 +34,8 @@ class Cell:
     result: EvaluationResult | None = None
     run: Path | None = None
     reason: str = ""
+    other_seeds: tuple[EvaluationResult, ...] = ()
+    """The results of the same training with other seeds, if there are any."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,12 @@ class Bench:
             for row in experiment.rows:
                 for shot in experiment.shots:
                     try:
-                        training = self._training(self._recipe(experiment, row, shot))
+                        recipe = self._recipe(experiment, row, shot)
                     except NotPossible:
                         continue
-                    found[training.folder] = training
+                    for one in self._seeds(recipe):
+                        training = self._training(one)
+                        found[training.folder] = training
         return list(found.values())
 
     def _fill_row(self, experiment: Experiment, row: Row) -> FilledRow:
@@ -105,10 +109,19 @@ class Bench:
         except UserError as error:
             raise NotPossible(str(error)) from error
 
+    def _seeds(self, recipe: Recipe) -> list[Recipe]:
+        """The recipe with its own seed, and with the seeds that follow it."""
+        return [replace(recipe, seed=recipe.seed + place) for place in range(self.setting.seeds)]
+
     def _training(self, recipe: Recipe) -> Training:
         return training_of(self.setting, recipe, self.splits["train"].fingerprint)
 
     def _cell(self, experiment: Experiment, row: Row, recipe: Recipe, shot: int) -> Cell:
+        trained = [self._trained(experiment, row, one) for one in self._seeds(recipe)]
+        first, *others = [self._result(experiment, row, training, shot) for training in trained]
+        return Cell(first, trained[0].folder, other_seeds=tuple(others))
+
+    def _trained(self, experiment: Experiment, row: Row, recipe: Recipe) -> Training:
         training = self._training(recipe)
         if not training.finished:
             if self._end is not None and time.monotonic() > self._end:
@@ -121,7 +134,9 @@ class Bench:
                 raise
             except UserError as error:
                 raise NotPossible(str(error)) from error
-        return Cell(self._result(experiment, row, training, shot), training.folder)
+            except Interrupted as error:
+                raise KeyboardInterrupt(f"{error} Or repeat this 'deepbdc paper', which continues the run.") from error
+        return training
 
     def _result(self, experiment: Experiment, row: Row, training: Training, shot: int) -> EvaluationResult:
         dataset = self._test_data(experiment)
@@ -132,7 +147,9 @@ class Bench:
         for result in kept:
             if result.episodes_fingerprint == wanted:
                 return result
-        key = hashlib.blake2b(f"{training.folder}|{row.classifier}|{wanted}".encode(), digest_size=8).hexdigest()
+        file = (training.folder / MODEL).stat()
+        content = f"{training.folder}|{file.st_mtime_ns}|{file.st_size}|{row.classifier}|{wanted}"
+        key = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
         path = self.setting.output / "results" / f"{row.method}-{key}.json"
         if path.is_file():
             return EvaluationResult.load(path)

@@ -42,6 +42,8 @@ class Setting:
     """The data set of the tests across domains."""
     values: tuple[str, ...] = ()
     """Values for all recipes, like ``evaluation.episodes=600``; those of stages that a recipe lacks are left out."""
+    seeds: int = 1
+    """How many seeds each row is trained with."""
     shortened: int = 1
     """All stages have only one epoch for each ``shortened`` epochs of their recipe, to fit a budget."""
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,7 +121,11 @@ class _Writer:
     def _ours(self, cell: Cell) -> str:
         if cell.result is None:
             return self._reason(cell.reason)
-        return f"{cell.result} {class_interval_in_words(cell.result.ci95_classes)}".strip()
+        text = f"{cell.result} {class_interval_in_words(cell.result.ci95_classes)}".strip()
+        if not cell.other_seeds:
+            return text
+        means = [cell.result.mean, *(result.mean for result in cell.other_seeds)]
+        return f"{text}; {len(means)} seeds: {statistics.mean(means):.2f}, σ {statistics.stdev(means):.2f}"
 
     def _reason(self, reason: str) -> str:
         if reason not in self.reasons:
@@ -183,6 +188,8 @@ class _Writer:
             notes.append(
                 f"{first.dataset}, {first.split} classes, {count:,} episodes, {first.way}-way, seed {first.seed}."
             )
+        if any(cell.other_seeds for row in self.rows for cell in row.cells.values()):
+            notes.append("seeds: mean and standard deviation over trainings; all else is of the first seed.")
         if self.latencies:
             notes.append(
                 "Latency: one task, median; the paper's on a GPU, ours on this CPU. Ratios are to "
@@ -262,6 +269,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 _SPECIAL = {
+    "σ": "$\\sigma$",
     "±": "$\\pm$",
     "×": "$\\times$",
     "−": "$-$",
@@ -311,6 +319,7 @@ def as_json(experiment: Experiment, rows: Sequence[FilledRow], latencies: dict[i
                         "episodes": cell.result.episodes_fingerprint,
                         "weights": cell.result.weights_fingerprint,
                         "run": str(cell.run),
+                        "other_seeds": [round(result.mean, 4) for result in cell.other_seeds],
                     }
                     for shot, cell in filled.cells.items()
                 },
