@@ -23,6 +23,7 @@ from deepbdc.report.published import published
 from measure import verdict
 
 SIZE = 84
+NETWORK = "{name: resnet12, removed_downsamplings: 1}"  # the same for all, as in the paper
 TEST, TRAINING = "test task", "training step"
 COLUMNS = {TEST: "latency", TRAINING: "training_latency"}
 AIMS = {  # the largest ratio with 1 and 5 shots that we want to see
@@ -41,7 +42,7 @@ def recipe_of(name: str, shot: int) -> Recipe:
     known = set(list_recipes())
     names = (f"miniimagenet/{name}_{shot}shot", f"miniimagenet/{name}", f"miniimagenet/{name}_5shot")
     found = next((entry for entry in names if entry in known), f"miniimagenet/protonet_{shot}shot")
-    overrides = [f"method={name}", "backbone={name: resnet12, removed_downsamplings: 1}", f"size={SIZE}", "precision=32-true"]
+    overrides = [f"method={name}", f"backbone={NETWORK}", f"size={SIZE}", "precision=32-true"]
     if read_recipe(found).get("meta"):
         task = {"way": WAY, "shot": shot, "query": QUERY, "episodes_per_step": 1, "accumulate": 1}
         overrides += [f"meta.{key}={value}" for key, value in task.items()]
