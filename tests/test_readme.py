@@ -26,7 +26,7 @@ def test_command_is_parsed(command: str) -> None:
     app.parse_args(words)
     if words[0] in ("train", "compare"):
         overrides = [word for word in words if "=" in word]
-        for recipe in (word for word in words if re.fullmatch(r"[a-z]\w*/\w+", word)):
+        for recipe in (word for word in words if re.fullmatch(r"(?!runs/)[a-z]\w*/\w+", word)):
             load_recipe(recipe, overrides)
 
 
