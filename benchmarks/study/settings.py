@@ -11,6 +11,9 @@ RESNET12 = ("backbone.name=resnet12", "backbone.removed_downsamplings=2", "backb
 FIFTH, HALF, DROPOUT, LONGER = ("dropout=0.2",), ("dropout=0.5",), ("dropout=0.8",), ("pretrain.epochs=30",)
 SAME_RATE, SLOWER = "both at the low learning rate", ("meta.lr=2e-3",)
 NARROW, BOTH_VECTORS = "ResNet-12, widths 13 to 128", "dropout on both vectors"
+ADDED = "another loss, 30 epochs"
+ROTATION = ("pretrain.losses.rotation.weight=0.5", "pretrain.losses.rotation.share=0.25")
+MIXUP = ("pretrain.own_weight=0", "pretrain.losses.mixup.alpha=2", "pretrain.losses.mixup.layers=[0,1,2,3]")
 SEEDS = (("", "", ()), ("-seed-2", ", another seed", ("seed=2",)))  # suffix of the name, suffix of the title, overrides
 
 
@@ -101,6 +104,8 @@ SETTINGS = (
     after_dropout("t-lr-of-network", "learning rate of t", "same as the network", bdc=("pretrain.t_lr=null",)),
     after_dropout("resnet12-dropout-0.8", NARROW, "10 epochs", *RESNET12),
     after_dropout("epochs-60", "length of training", "60 epochs", "pretrain.epochs=60"),
+    after_dropout("rotation", ADDED, "for BDC: rotations of a quarter of the images, added", *LONGER, bdc=ROTATION),
+    after_dropout("mixup", ADDED, "for BDC: manifold mixup, instead of cross-entropy", *LONGER, bdc=MIXUP),
     after_dropout("width-2", "width", "128 channels", "backbone.width=2"),
     after_dropout("distill-2", "distillation", "2 generations", "distill.generations=2"),
     Setting(
