@@ -16,6 +16,7 @@ from deepbdc.paper.experiments import Experiment, Row, find
 from deepbdc.paper.settings import Setting
 from deepbdc.paper.verification import verify
 from deepbdc.paper.writing import index, write
+from deepbdc.report import grid
 from deepbdc.training.loop import Trainer
 from deepbdc.training.run import train
 
@@ -158,7 +159,7 @@ def test_several_seeds_show_their_spread(setting: Setting) -> None:
     assert other.weights_fingerprint != cell.result.weights_fingerprint
     mean = (cell.result.mean + other.mean) / 2
     spread = abs(cell.result.mean - other.mean) / 2**0.5
-    assert f"2 seeds: {mean:.2f}, σ {spread:.2f}" in tables.markdown(experiment, tables.grid(experiment, rows, {}))
+    assert f"2 seeds: {mean:.2f}, σ {spread:.2f}" in grid.markdown("", tables.grid(experiment, rows, {}))
     alone = bench(setting).fill(experiment)[0].cells[5]
     assert alone.other_seeds == ()
     assert alone.run == cell.run
@@ -167,7 +168,7 @@ def test_several_seeds_show_their_spread(setting: Setting) -> None:
 def test_cells_that_cannot_be_say_why(setting: Setting) -> None:
     across = dataclasses.replace(find("table5a"), rows=find("table5a").rows[:2])
     rows = bench(setting).fill(across)
-    text = tables.markdown(across, tables.grid(across, rows, {}))
+    text = grid.markdown("", tables.grid(across, rows, {}))
     assert "– [1]" in text
     assert "[1] needs images of another domain: --target DATA." in text
     late = bench(setting, seconds=-60.0).fill(small("ProtoNet"))

@@ -6,7 +6,7 @@ import pytest
 
 from deepbdc.errors import UserError
 from deepbdc.report import hyper_parameters as module
-from deepbdc.report.hyper_parameters import DIFFERENCES, hyper_parameters, markdown, paper_recipes
+from deepbdc.report.hyper_parameters import DIFFERENCES, grid, hyper_parameters, paper_recipes
 
 
 def test_the_recipes_have_the_values_of_the_paper_except_where_we_say_so() -> None:
@@ -38,7 +38,7 @@ def test_every_benchmark_and_stage_is_there() -> None:
 
 def test_values() -> None:
     meta = {value.name: value for value in hyper_parameters(["cub/meta_deepbdc_5shot"])}
-    assert (meta["LR decay"].ours, meta["LR decay"].published) == ("[40, 80]*0.1", "[40, 80]*0.1")
+    assert (meta["LR decay"].ours, meta["LR decay"].published) == ("×0.1 after 40, 80", "×0.1 after 40, 80")
     assert (meta["LR of t"].ours, meta["LR of t"].published) == ("1e-3", None)  # that of the network
     assert (meta["Channels d"].ours, meta["Channels d"].published) == ("256", "640")
     assert meta["Channels d"].reason is not None
@@ -62,16 +62,17 @@ def test_a_changed_recipe_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (rate.ours, rate.published, rate.differs, rate.reason) == ("1.2e-4", "1e-4", True, None)
 
 
-def test_markdown() -> None:
-    table = markdown(hyper_parameters())
-    lines = table.splitlines()
-    assert lines[0].count("|") == 3 + 6 + 1
-    assert "| meta_deepbdc | meta | Initial LR | 1e-4 | 5e-5 | 1e-3 | 5e-5 | 5e-5 | 5e-5 |" in lines
-    assert "| stl_deepbdc | pretrain | Epochs | 180 | 100 | 220 | 180 | 180 | 180 |" in lines
-    row = next(line for line in lines if line.startswith("| meta_deepbdc | meta | Channels d"))
-    assert row.split(" | ")[3:6] == ["640", "**256** (paper: 640, 2)", "**256** (paper: 640, 2)"]
-    assert lines[-2].startswith("1. the released code never enables DropBlock")
-    assert lines[-1].startswith("2. the paper's best d is 640")
+def test_the_table_has_the_values_of_both() -> None:
+    made = grid(hyper_parameters())
+    lines = {tuple(line[:3]): line[3:] for line in made.lines}
+    assert len(made.header) == 3 + 6
+    assert lines["meta_deepbdc", "meta", "Initial LR"] == ["1e-4", "5e-5", "1e-3", "5e-5", "5e-5", "5e-5"]
+    assert lines["stl_deepbdc", "pretrain", "Epochs"] == ["180", "100", "220", "180", "180", "180"]
+    channels = lines["meta_deepbdc", "meta", "Channels d"]
+    assert channels[:3] == ["640", "**256** (paper: *640*) [2]", "**256** (paper: *640*) [2]"]
+    assert lines["meta_deepbdc", "meta", "DropBlock"][2] == "–"  # ResNet-18 has none
+    assert made.notes[-2].startswith("[1] the released code never enables DropBlock")
+    assert made.notes[-1].startswith("[2] the paper's best d is 640")
 
 
 def test_recipes_that_the_paper_does_not_have_are_refused() -> None:

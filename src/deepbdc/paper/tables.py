@@ -1,10 +1,8 @@
-"""A filled table as Markdown, LaTeX and JSON: the paper's value beside ours, told apart."""
+"""A filled table as texts and as JSON: the paper's value beside ours, told apart."""
 
 import math
-import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from deepbdc.paper.cells import Cell, FilledRow, baseline_of
@@ -12,21 +10,13 @@ from deepbdc.paper.experiments import Experiment
 from deepbdc.recipes import build_method
 from deepbdc.report.comparison import difference_in_words
 from deepbdc.report.evaluation import class_interval_in_words, explain_intervals, footnotes, transductive_mark
+from deepbdc.report.grid import Grid
 from deepbdc.report.latency import WAY, Latency
 from deepbdc.report.published import Published
 
 NONE = "–"
 _WORDS = ("model", "measure", "joint", "dependency")
 _HEADINGS = {"joint": "joint distribution"}
-
-
-@dataclass
-class Grid:
-    """The texts of a table. A line with one text only is a heading above the lines that follow."""
-
-    header: list[str]
-    lines: list[list[str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 def grid(experiment: Experiment, rows: Sequence[FilledRow], latencies: dict[int, dict[str, Latency]]) -> Grid:
@@ -229,70 +219,6 @@ def _map(filled: FilledRow) -> str:
 def _network(backbone: Any) -> str:
     width = backbone.get("width", 1)
     return str(backbone["name"]) + ("" if width == 1 else f" ×{width:g}")
-
-
-def markdown(experiment: Experiment, made: Grid) -> str:
-    """The table as a Markdown page."""
-    width = len(made.header)
-    lines = [f"# {experiment.place}: {experiment.title}", "", _bar(made.header), _bar(["---"] * width)]
-    lines += [_bar(line if len(line) > 1 else [f"**{line[0]}**", *[""] * (width - 1)]) for line in made.lines]
-    return "\n".join([*lines, "", *(f"- {note}" for note in made.notes), ""])
-
-
-def _bar(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def latex(experiment: Experiment, made: Grid) -> str:
-    """The table as LaTeX, for the package booktabs."""
-    width = len(made.header)
-    lines = [
-        "% needs \\usepackage{booktabs}",
-        "\\begin{table*}",
-        "\\centering\\footnotesize",
-        f"\\begin{{tabular}}{{l{'r' * (width - 2)}l}}",
-        "\\toprule",
-        _row(made.header),
-        "\\midrule",
-    ]
-    for line in made.lines:
-        heading = f"\\multicolumn{{{width}}}{{l}}{{\\textbf{{{_escaped(line[0])}}}}} \\\\"
-        lines.append(_row(line) if len(line) > 1 else heading)
-    notes = " ".join(_escaped(note) for note in made.notes)
-    caption = f"{_escaped(experiment.place)}: {_escaped(experiment.title)}. {notes}"
-    lines += ["\\bottomrule", "\\end{tabular}", f"\\caption{{{caption}}}", "\\end{table*}", ""]
-    return "\n".join(lines)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return " & ".join(_escaped(cell) for cell in cells) + " \\\\"
-
-
-_SPECIAL = {
-    "σ": "$\\sigma$",
-    "±": "$\\pm$",
-    "×": "$\\times$",
-    "−": "$-$",
-    "–": "--",
-    "†": "$\\dagger$",
-    "‡": "$\\ddagger$",
-    "Δ": "$\\Delta$",
-}
-
-
-def _escaped(text: str) -> str:
-    """Text for LaTeX; ``*...*`` becomes italics, and code is typewriter.
-
-    >>> _escaped("*62.11 ± 0.44* `runs/a_b`")
-    '\\\\textit{62.11 $\\\\pm$ 0.44} \\\\texttt{runs/a\\\\_b}'
-    """
-    text = re.sub(r"([&%$#_{}])", r"\\\1", text)
-    text = text.replace(">", "$>$")
-    text = re.sub(r"`([^`]+)`", r"\\texttt{\1}", text)
-    text = re.sub(r"\*([^* ][^*]*)\*", r"\\textit{\1}", text)
-    for character, command in _SPECIAL.items():
-        text = text.replace(character, command)
-    return text
 
 
 def as_json(experiment: Experiment, rows: Sequence[FilledRow], latencies: dict[int, dict[str, Latency]]) -> Any:

@@ -13,7 +13,8 @@ from deepbdc.paper import tables
 from deepbdc.paper.cells import Bench, FilledRow
 from deepbdc.paper.experiments import Experiment, experiments
 from deepbdc.paper.figures import draw_channels
-from deepbdc.report import latency, relations
+from deepbdc.report import grid, hyper_parameters, latency, relations
+from deepbdc.report.grid import Grid
 from deepbdc.report.latency import Latency, Timed
 
 _ROUNDS = 5
@@ -26,7 +27,7 @@ def write(experiment: Experiment, bench: Bench) -> list[Path]:
     if experiment.kind == "drawing":
         return _draw(experiment, bench, folder)
     if experiment.kind == "page":
-        return [_hyper_parameters(experiment, folder)]
+        return _write_grid(experiment, hyper_parameters.grid(hyper_parameters.hyper_parameters()), folder)
     rows = bench.fill(experiment)
     timed = _latencies(experiment, rows, bench)
     made = tables.grid(experiment, rows, timed)
@@ -34,19 +35,14 @@ def write(experiment: Experiment, bench: Bench) -> list[Path]:
         made.notes.append(
             f"To fit the budget, all stages were trained for one of {bench.setting.shortened} epochs of their recipe."
         )
-    files = {
-        folder / f"{experiment.name}.md": tables.markdown(experiment, made),
-        folder / f"{experiment.name}.tex": tables.latex(experiment, made),
-        folder / f"{experiment.name}.json": json.dumps(tables.as_json(experiment, rows, timed), indent=1) + "\n",
-    }
-    for path, text in files.items():
-        write_text(path, text)
+    numbers = folder / f"{experiment.name}.json"
+    write_text(numbers, json.dumps(tables.as_json(experiment, rows, timed), indent=1) + "\n")
     pictures = []
     if experiment.kind == "figure":
         pictures = [folder / f"{experiment.name}.{kind}" for kind in ("png", "pdf")]
         for path in pictures:
             draw_channels(experiment, rows, path)
-    return [*files, *pictures]
+    return [*_write_grid(experiment, made, folder), numbers, *pictures]
 
 
 def _draw(experiment: Experiment, bench: Bench, folder: Path) -> list[Path]:
@@ -63,12 +59,16 @@ def _draw(experiment: Experiment, bench: Bench, folder: Path) -> list[Path]:
     return paths
 
 
-def _hyper_parameters(experiment: Experiment, folder: Path) -> Path:
-    from deepbdc.report.hyper_parameters import hyper_parameters, markdown
-
-    path = folder / f"{experiment.name}.md"
-    write_text(path, f"# {experiment.place}: {experiment.title}\n\n{markdown(hyper_parameters())}\n")
-    return path
+def _write_grid(experiment: Experiment, made: Grid, folder: Path) -> list[Path]:
+    """The table as Markdown and LaTeX."""
+    title = f"{experiment.place}: {experiment.title}"
+    files = {
+        folder / f"{experiment.name}.md": grid.markdown(title, made),
+        folder / f"{experiment.name}.tex": grid.latex(title, made),
+    }
+    for path, text in files.items():
+        write_text(path, text)
+    return list(files)
 
 
 def _latencies(experiment: Experiment, rows: Sequence[FilledRow], bench: Bench) -> dict[int, dict[str, Latency]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from deepbdc.errors import UserError
 from deepbdc.recipes import Recipe, list_recipes, load_recipe, read_recipe
+from deepbdc.report.grid import Grid
 from deepbdc.report.published import Published, published
 from deepbdc.stages.settings import StageSettings
 
@@ -140,39 +141,40 @@ def _number(value: float) -> str:
 
 
 def _decay(milestones: Sequence[int], factor: Any) -> str:
-    return f"[{', '.join(map(str, milestones))}]*{factor}"
+    return f"×{factor} after {', '.join(map(str, milestones))}"
 
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def markdown(values: Sequence[HyperParameter]) -> str:
-    """The values as a table in Markdown, laid out as in the paper: a column for each benchmark.
+def grid(values: Sequence[HyperParameter]) -> Grid:
+    """The values as a table, laid out as in the paper: a column for each benchmark.
 
-    A value is ours, and the paper's too, unless the cell says otherwise; "–" after ours means that the paper does not
-    say. Reasons of differences are numbered below.
+    A value is ours, and the paper's too, unless the cell says otherwise. Reasons of differences are numbered below.
     """
     benchmarks = list(dict.fromkeys(value.benchmark for value in values))
     reasons = list(dict.fromkeys(value.reason for value in values if value.reason))
-    lines = [["Method", "Stage", "Hyper-parameter", *benchmarks]]
-    lines.append(["---"] * len(lines[0]))
+    made = Grid(["method", "stage", "hyper-parameter", *benchmarks])
     for method, stage, name in dict.fromkeys((value.method, value.stage, value.name) for value in values):
         of_line = [value for value in values if (value.method, value.stage, value.name) == (method, stage, name)]
         cells = [
-            " / ".join(dict.fromkeys(_cell(value, reasons) for value in of_line if value.benchmark == benchmark))
+            " / ".join(dict.fromkeys(_cell(value, reasons) for value in of_line if value.benchmark == benchmark)) or "–"
             for benchmark in benchmarks
         ]
-        lines.append([method, stage, name, *cells])
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, start=1)]
-    return "\n\n".join(part for part in (table, "–: the paper does not give the value.", "\n".join(notes)) if part)
+        made.lines.append([method, stage, name, *cells])
+    made.notes = [
+        "Values are those of our recipes and of the paper alike, unless the cell names the paper's in italics."
+    ]
+    made.notes += ["*–*: the paper does not say. – alone: there is none, for example no DropBlock in ResNet-18."]
+    made.notes += [f"[{number}] {reason}." for number, reason in enumerate(reasons, start=1)]
+    return made
 
 
 def _cell(value: HyperParameter, reasons: Sequence[str | None]) -> str:
     if value.published is None:
-        return f"{value.ours} (paper: –)"
+        return f"{value.ours} (paper: *–*)"
     if not value.differs:
         return value.ours
-    number = f", {reasons.index(value.reason) + 1}" if value.reason else ""
-    return f"**{value.ours}** (paper: {value.published}{number})"
+    number = f" [{reasons.index(value.reason) + 1}]" if value.reason else ""
+    return f"**{value.ours}** (paper: *{value.published}*){number}"
