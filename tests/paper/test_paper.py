@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from deepbdc.paper import tables
-from deepbdc.paper.cells import Bench, FilledRow
+from deepbdc.paper.cells import Bench, Cell, FilledRow
 from deepbdc.paper.cost import fitting, images_of
 from deepbdc.paper.experiments import Experiment, Row, find
 from deepbdc.paper.settings import Setting
@@ -159,7 +159,7 @@ def test_several_seeds_show_their_spread(setting: Setting) -> None:
     assert other.weights_fingerprint != cell.result.weights_fingerprint
     mean = (cell.result.mean + other.mean) / 2
     spread = abs(cell.result.mean - other.mean) / 2**0.5
-    assert f"2 seeds: {mean:.2f}, σ {spread:.2f}" in grid.markdown("", tables.grid(experiment, rows, {}))
+    assert f"2 seeds: {mean:.2f}, σ {spread:.2f}" in grid.markdown("", tables.grid(experiment, rows, {}, "glyphs"))
     alone = bench(setting).fill(experiment)[0].cells[5]
     assert alone.other_seeds == ()
     assert alone.run == cell.run
@@ -168,7 +168,7 @@ def test_several_seeds_show_their_spread(setting: Setting) -> None:
 def test_cells_that_cannot_be_say_why(setting: Setting) -> None:
     across = dataclasses.replace(find("table5a"), rows=find("table5a").rows[:2])
     rows = bench(setting).fill(across)
-    text = grid.markdown("", tables.grid(across, rows, {}))
+    text = grid.markdown("", tables.grid(across, rows, {}, "glyphs"))
     assert "– [1]" in text
     assert "[1] needs images of another domain: --target DATA." in text
     late = bench(setting, seconds=-60.0).fill(small("ProtoNet"))
@@ -215,7 +215,7 @@ def test_parameters_count_as_in_the_paper() -> None:
         experiment = find(table)
         row = next(row for row in experiment.rows if row.name == name)
         recipe = Setting("miniimagenet", Path("runs"), Path("out")).recipe(row, 5)
-        writer = tables._Writer(experiment, [], {})
+        writer = tables._Writer(experiment, [], {}, "miniimagenet")
         assert writer._parameters(FilledRow(row, {}, {5: recipe})) == expected
 
 
@@ -232,3 +232,37 @@ def test_latency_is_measured_for_all_kinds_of_methods() -> None:
     assert found["protonet"].test > found["protonet"].test_own
     assert found["protonet"].training is not None
     assert found["good_embed"].training is None
+
+
+def test_columns_of_another_data_set_say_how_they_are_filled() -> None:
+    experiment = find("table4a")
+    rows = [FilledRow(row, {shot: Cell(reason="none") for shot in (1, 5)}) for row in experiment.rows]
+    for data, empty in (
+        ("glyphs", "tieredimagenet"),
+        ("tieredimagenet", "miniimagenet"),
+    ):
+        made = tables.grid(experiment, rows, {}, data)
+        assert f"1-shot, ours ({data})" in made.header
+        assert f"1-shot, ours ({empty})" in made.header
+        stl = dict(zip(made.header, made.lines[-1], strict=True))
+        assert stl["5-shot, paper (miniimagenet)"] == "*85.45 ± 0.29*"
+        assert stl["5-shot, paper (tieredimagenet)"] == "*89.00 ± 0.30*"
+        command = f"'deepbdc paper table4a --data {empty}' makes ours on {empty}."
+        (number,) = (note.partition(" ")[0] for note in made.notes if note.endswith(command))
+        assert stl[f"5-shot, ours ({empty})"] == f"– {number}"
+        assert stl[f"5-shot, ours ({data})"] != f"– {number}"
+        tadam = next(line for line in made.lines if line[0] == "TADAM")
+        assert dict(zip(made.header, tadam, strict=True))["5-shot, paper (tieredimagenet)"] == "–"
+
+
+def test_the_networks_of_both_data_sets_of_s3_2_stand_in_one_row() -> None:
+    rows = {(row.method, row.larger): row for row in find("capacity").rows}
+    small, large = rows["protonet", False], rows["protonet", True]
+    assert small.beside["cub"].backbone == "ResNet-18"
+    assert small.beside["cub"].accuracies[5] == (89.81, None)
+    assert large.beside["cub"].backbone == "ResNet-34"
+    assert large.beside["cub"].accuracies[5] == (90.11, None)
+    filled = [FilledRow(row, {shot: Cell(reason="none") for shot in (1, 5)}) for row in (small, large)]
+    made = tables.grid(find("capacity"), filled, {}, "glyphs")
+    column = made.header.index("network in the paper")
+    assert [line[column] for line in made.lines] == ["ResNet-12 (cub: ResNet-18)", "ResNet-34"]

@@ -2,6 +2,7 @@
 
 A file names the published tables that stand beside ours. Their rows are the rows of the experiment, unless it lists
 others. ``changes`` says what a value that tells rows apart, such as ``d: 640``, changes in the recipe of the method.
+``beside`` names published tables of the same rows on another data set, which get columns of their own.
 """
 
 import dataclasses
@@ -51,6 +52,8 @@ class Row:
     identity: Mapping[str, Any] = field(default_factory=dict)
     """What tells it from other rows of the method, such as ``{"d": 640}``."""
     published: Published | None = None
+    beside: Mapping[str, Published] = field(default_factory=dict)
+    """The same row in the published tables of other data sets, by data set."""
     set: Mapping[str, Any] = field(default_factory=dict)
     """Values of the recipe, by keys such as ``options.reduce_to``. ``{channels: 0.4}`` stands for that share of the
     channels of the network."""
@@ -74,6 +77,8 @@ class Experiment:
     columns: tuple[str, ...]
     shots: tuple[int, ...]
     rows: tuple[Row, ...]
+    data: tuple[str, ...]
+    """The paper's data sets: first that of the published values of the rows, then those that stand beside it."""
     baseline: str | None
     """The method of the row to which the others are compared, episode by episode: the first one of that method."""
     target: str | None
@@ -95,6 +100,7 @@ class _File:
     title: str
     kind: Kind = "table"
     published: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     shots: tuple[int, ...] = (1, 5)
     rows: tuple[Mapping[str, Any], ...] = ()
@@ -137,6 +143,7 @@ def _read(path: Path) -> Experiment:
         columns=content.columns,
         shots=content.shots,
         rows=tuple(row if several else _without_group(row) for row in rows),
+        data=tuple(dict.fromkeys(_data(table) for table in (*content.published, *content.beside))),
         baseline=content.baseline,
         target=content.target,
         count_task_classifier=content.count_task_classifier,
@@ -156,17 +163,34 @@ def _expanded(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _row(content: _File, method: str, identity: Mapping[str, Any], group: str) -> Row:
     found = _published(content, method, identity)
     told = {key: value for key, value in identity.items() if key != "backbone" or "backbone" in content.changes}
+    change = _change(content, identity)
+    beside = {
+        _data(table): row
+        for table in content.beside
+        for row in published()[table].rows
+        if row.method == method and _change(content, {"backbone": row.backbone, **row.identity}) == change
+    }
+    larger = change.pop("backbone", None) == "larger"
+    classifier = change.pop("classifier", None)
+    name = _label(method if found is None else found.name, {key: told[key] for key in told if key in content.changes})
+    return Row(method, name, told, found, beside, change, larger, classifier, group)
+
+
+def _change(content: _File, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """What the values that tell a row apart change in the recipe."""
     change: dict[str, Any] = {}
-    for key, value in told.items():
+    for key, value in identity.items():
         if value is not None and key in content.changes:
             spelt = str(value).lower() if isinstance(value, bool) else value
             if spelt not in content.changes[key]:
                 raise UserError(f"experiment {content.title!r}: changes.{key} lacks {spelt!r}")
             change |= content.changes[key][spelt]
-    larger = change.pop("backbone", None) == "larger"
-    classifier = change.pop("classifier", None)
-    name = _label(method if found is None else found.name, {key: told[key] for key in told if key in content.changes})
-    return Row(method, name, told, found, change, larger, classifier, group)
+    return change
+
+
+def _data(table: str) -> str:
+    """The data set of a published table."""
+    return published()[table].data or ""
 
 
 def name_in_paper(method: str) -> str:

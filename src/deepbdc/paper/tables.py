@@ -3,13 +3,20 @@
 import math
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from deepbdc.paper.cells import Cell, FilledRow, baseline_of
 from deepbdc.paper.experiments import Experiment
 from deepbdc.recipes import build_method
 from deepbdc.report.comparison import difference_in_words
-from deepbdc.report.evaluation import class_interval_in_words, explain_intervals, footnotes, transductive_mark
+from deepbdc.report.evaluation import (
+    class_interval_in_words,
+    explain_intervals,
+    footnotes,
+    queries_in_words,
+    transductive_mark,
+)
 from deepbdc.report.grid import Grid
 from deepbdc.report.latency import WAY, Latency
 from deepbdc.report.published import Published
@@ -19,15 +26,18 @@ _WORDS = ("model", "measure", "joint", "dependency")
 _HEADINGS = {"joint": "joint distribution"}
 
 
-def grid(experiment: Experiment, rows: Sequence[FilledRow], latencies: dict[int, dict[str, Latency]]) -> Grid:
+def grid(
+    experiment: Experiment, rows: Sequence[FilledRow], latencies: dict[int, dict[str, Latency]], data: str
+) -> Grid:
     """The texts of an experiment's table.
 
     Args:
         experiment: The table.
         rows: Its rows with their results.
         latencies: By shots and name of the row; empty if the table has none.
+        data: The data set of ours.
     """
-    writer = _Writer(experiment, rows, latencies)
+    writer = _Writer(experiment, rows, latencies, data)
     made = Grid(writer.header())
     group = ""
     for row in rows:
@@ -43,13 +53,12 @@ class _Writer:
     """Writes the cells of one table, and collects the reasons why some are empty."""
 
     def __init__(
-        self, experiment: Experiment, rows: Sequence[FilledRow], latencies: dict[int, dict[str, Latency]]
+        self, experiment: Experiment, rows: Sequence[FilledRow], latencies: dict[int, dict[str, Latency]], data: str
     ) -> None:
-        self.experiment, self.rows, self.latencies = experiment, rows, latencies
+        self.experiment, self.rows, self.latencies, self.data = experiment, rows, latencies, data
         self.baseline = baseline_of(experiment, rows)
         self.reasons: list[str] = []
-        networks = {row.row.published.backbone for row in rows if row.row.published is not None}
-        self.networks = len(networks) > 1
+        self.networks = len({self._network_in_paper(row) for row in rows}) > 1
 
     def header(self) -> list[str]:
         """The headings of the columns."""
@@ -62,9 +71,7 @@ class _Writer:
             elif column == "parameters":
                 titles += ["M parameters, paper", "ours"]
             elif column == "accuracy":
-                for shot in self.experiment.shots:
-                    titles += [f"{shot}-shot, paper", f"{shot}-shot, ours"]
-                    titles += ["difference"] if self.baseline is not None else []
+                titles += [title for panel in self._panels for title in self._accuracy_titles(panel)]
             else:
                 kind = "training task" if column == "training_latency" else "test task"
                 for shot in self.experiment.shots:
@@ -76,7 +83,7 @@ class _Writer:
         row, paper = filled.row, filled.row.published
         texts = [self._name(filled)]
         if self.networks:
-            texts.append((paper.backbone if paper else None) or NONE)
+            texts.append(self._network_in_paper(filled))
         for column in self.experiment.columns:
             if column in _WORDS:
                 texts.append(_word(paper.values.get(column)) if paper else NONE)
@@ -86,14 +93,49 @@ class _Writer:
                 published = paper.values.get("parameters") if paper else None
                 texts += [NONE if published is None else f"*{published:.2f}*", self._parameters(filled)]
             elif column == "accuracy":
-                for shot in self.experiment.shots:
-                    texts += [published_accuracy(paper, shot), self._ours(filled.cells[shot])]
-                    texts += [self._difference(filled, shot)] if self.baseline is not None else []
+                texts += [text for panel in self._panels for text in self._accuracies(filled, panel)]
             else:
                 for shot in self.experiment.shots:
                     texts += [self._published_latency(paper, column, shot), self._latency(row.name, column, shot)]
         runs = dict.fromkeys(str(cell.run) for cell in filled.cells.values() if cell.run is not None)
         return [*texts, ", ".join(f"`{run}`" for run in runs) or NONE]
+
+    @property
+    def _panels(self) -> tuple[str, ...]:
+        """The paper's data sets whose accuracies the table has."""
+        return self.experiment.data
+
+    def _is_ours(self, panel: str) -> bool:
+        """Whether our accuracies stand beside those of this data set: it is ours, or the first if none is."""
+        return panel == (self.data if self.data in self._panels else self._panels[0])
+
+    def _accuracy_titles(self, panel: str) -> list[str]:
+        several, ours = len(self._panels) > 1, self._is_ours(panel)
+        titles: list[str] = []
+        for shot in self.experiment.shots:
+            where = f" ({Path(self.data).name if ours else panel})" if several else ""
+            titles += [f"{shot}-shot, paper{f' ({panel})' if several else ''}", f"{shot}-shot, ours{where}"]
+            titles += ["difference"] if self.baseline is not None and ours else []
+        return titles
+
+    def _accuracies(self, filled: FilledRow, panel: str) -> list[str]:
+        paper = filled.row.published if panel == self._panels[0] else filled.row.beside.get(panel)
+        texts: list[str] = []
+        for shot in self.experiment.shots:
+            texts.append(published_accuracy(paper, shot))
+            if not self._is_ours(panel):
+                texts.append(self._reason(not_ours(self.experiment, panel)))
+                continue
+            texts.append(self._ours(filled.cells[shot]))
+            texts += [self._difference(filled, shot)] if self.baseline is not None else []
+        return texts
+
+    def _network_in_paper(self, filled: FilledRow) -> str:
+        """The network of a row in the paper, and those that it has on other data sets."""
+        row = filled.row
+        main = row.published.backbone if row.published is not None else None
+        others = [f"{data}: {other.backbone}" for data, other in row.beside.items() if other.backbone != main]
+        return (main or NONE) + (f" ({', '.join(others)})" if others else "")
 
     def _name(self, filled: FilledRow) -> str:
         here = sorted(
@@ -176,7 +218,8 @@ class _Writer:
             first = results[0]
             count = len(first.accuracies)
             notes.append(
-                f"{first.dataset}, {first.split} classes, {count:,} episodes, {first.way}-way, seed {first.seed}."
+                f"paper: {' and '.join(self._panels)}. ours: {first.dataset}, {first.split} classes, {count:,} "
+                f"episodes, {first.way}-way, {queries_in_words(first)}, seed {first.seed}."
             )
         if any(cell.other_seeds for row in self.rows for cell in row.cells.values()):
             notes.append("seeds: mean and standard deviation over trainings; all else is of the first seed.")
@@ -187,6 +230,11 @@ class _Writer:
             )
         notes += [f"{line}." for line in footnotes(results)]
         return notes + [f"[{place}] {reason}." for place, reason in enumerate(self.reasons, start=1)]
+
+
+def not_ours(experiment: Experiment, data: str) -> str:
+    """Why there is no value of ours on one of the paper's data sets, which was not chosen."""
+    return f"'deepbdc paper {experiment.name} --data {data}' makes ours on {data}"
 
 
 def published_accuracy(paper: Published | None, shot: int) -> str:
@@ -221,20 +269,25 @@ def _network(backbone: Any) -> str:
     return str(backbone["name"]) + ("" if width == 1 else f" ×{width:g}")
 
 
-def as_json(experiment: Experiment, rows: Sequence[FilledRow], latencies: dict[int, dict[str, Latency]]) -> Any:
+def as_json(
+    experiment: Experiment, rows: Sequence[FilledRow], latencies: dict[int, dict[str, Latency]], data: str
+) -> Any:
     """The numbers of the table as plain values."""
     content = []
     for filled in rows:
-        paper = filled.row.published
+        row = filled.row
+        published = dict.fromkeys(experiment.data[:1], row.published) | dict(row.beside)
         content.append(
             {
                 "name": filled.row.name,
                 "method": filled.row.method,
                 "identity": dict(filled.row.identity),
                 "classifier": filled.row.classifier,
-                "published": None
-                if paper is None
-                else {str(shot): list(value) for shot, value in paper.accuracies.items()},
+                "published": {
+                    on: {str(shot): list(value) for shot, value in paper.accuracies.items()}
+                    for on, paper in published.items()
+                    if paper is not None
+                },
                 "ours": {
                     str(shot): {"reason": cell.reason}
                     if cell.result is None
@@ -259,4 +312,5 @@ def as_json(experiment: Experiment, rows: Sequence[FilledRow], latencies: dict[i
                 },
             }
         )
-    return {"name": experiment.name, "place": experiment.place, "title": experiment.title, "rows": content}
+    told = {"name": experiment.name, "place": experiment.place, "title": experiment.title, "data": data}
+    return {**told, "rows": content}

@@ -30,13 +30,13 @@ def write(experiment: Experiment, bench: Bench) -> list[Path]:
         return _write_grid(experiment, hyper_parameters.grid(hyper_parameters.hyper_parameters()), folder)
     rows = bench.fill(experiment)
     timed = _latencies(experiment, rows, bench)
-    made = tables.grid(experiment, rows, timed)
+    made = tables.grid(experiment, rows, timed, bench.setting.data)
     if bench.setting.shortened > 1:
         made.notes.append(
             f"To fit the budget, all stages were trained for one of {bench.setting.shortened} epochs of their recipe."
         )
     numbers = folder / f"{experiment.name}.json"
-    write_text(numbers, json.dumps(tables.as_json(experiment, rows, timed), indent=1) + "\n")
+    write_text(numbers, json.dumps(tables.as_json(experiment, rows, timed, bench.setting.data), indent=1) + "\n")
     pictures = []
     if experiment.kind == "figure":
         pictures = [folder / f"{experiment.name}.{kind}" for kind in ("png", "pdf")]

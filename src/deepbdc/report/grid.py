@@ -1,4 +1,4 @@
-"""A table of texts, written as Markdown or LaTeX. Texts have the marks of Markdown: ``*italics*``, ``**bold**``, code."""
+"""A table of texts, written as Markdown or LaTeX. Texts have the marks of Markdown, such as ``*italics*``."""
 
 import re
 from collections.abc import Sequence
