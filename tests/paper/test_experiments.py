@@ -86,3 +86,12 @@ def test_an_unknown_name_is_corrected() -> None:
     with pytest.raises(UserError, match="table3"):
         find("tabel3")
     assert list(experiments()) == list(ORDER)
+
+
+def test_the_files_say_what_is_drawn_and_in_which_colours() -> None:
+    for experiment in experiments().values():
+        assert (experiment.kind == "drawing") == (experiment.drawing is not None)
+        colours = {row.method: row.colour for row in experiment.rows}
+        if experiment.kind == "figure":
+            assert all(colours.values())
+            assert len(set(colours.values())) == len(colours)

@@ -18,6 +18,9 @@ from deepbdc.recipes.values import build, read_yaml
 from deepbdc.report.published import Published, published
 
 Kind = Literal["table", "figure", "drawing", "page"]
+"""What is written: a table; a table and a figure of it; a drawing; the table of hyper-parameters."""
+Drawing = Literal["instantiations", "relations"]
+"""What is drawn without networks that were trained."""
 FILES = Path(__file__).parent / "experiments"
 ORDER = (
     "overview",
@@ -63,6 +66,8 @@ class Row:
     """What classifies the queries of a test task, in place of the method's own."""
     group: str = ""
     """The published table that it belongs to, as a heading."""
+    colour: str = ""
+    """Of its curve in a figure."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,10 @@ class Experiment:
     """The data set on which the networks are tested, if it is another one than that of the training."""
     count_task_classifier: bool
     """Whether the parameters of the linear classifier of one 5-way task count."""
+    published: tuple[str, ...]
+    """The names of the published tables."""
+    drawing: Drawing | None
+    """What is drawn, if it is a drawing."""
 
     @property
     def is_trained(self) -> bool:
@@ -108,6 +117,7 @@ class _File:
     baseline: str | None = None
     target: str | None = None
     count_task_classifier: bool = False
+    drawing: Drawing | None = None
 
 
 @cache
@@ -127,13 +137,18 @@ def _read(path: Path) -> Experiment:
     content: _File = build(_File, read_yaml(path.read_text(encoding="utf-8")), path.name)
     if content.rows:
         given = [(row["method"], one, "") for row in content.rows for one in _expanded(row)]
+        colours = {row["method"]: row.get("colour", "") for row in content.rows}
     else:
+        colours = {}
         given = [
             (row.method, dict(row.identity) | {"backbone": row.backbone}, published()[table].title)
             for table in content.published
             for row in published()[table].rows
         ]
-    rows = [_row(content, method, identity, group) for method, identity, group in given]
+    rows = [
+        dataclasses.replace(_row(content, method, identity, group), colour=colours.get(method, ""))
+        for method, identity, group in given
+    ]
     several = len(content.published) > 1 and content.kind == "table"
     return Experiment(
         name=path.stem,
@@ -147,6 +162,8 @@ def _read(path: Path) -> Experiment:
         baseline=content.baseline,
         target=content.target,
         count_task_classifier=content.count_task_classifier,
+        published=content.published,
+        drawing=content.drawing,
     )
 
 
@@ -154,7 +171,7 @@ def _expanded(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The identities of a row of a file, in which a value may be a list of values."""
     found: list[dict[str, Any]] = [{}]
     for key, value in row.items():
-        if key != "method":
+        if key not in ("method", "colour"):
             values = value if isinstance(value, list) else [value]
             found = [one | {key: each} for one in found for each in values]
     return found

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,9 +11,9 @@ import torch
 from deepbdc._files import make_folder, write_text
 from deepbdc.paper import tables
 from deepbdc.paper.cells import Bench, FilledRow
-from deepbdc.paper.experiments import Experiment, experiments
+from deepbdc.paper.experiments import Drawing, Experiment, experiments
 from deepbdc.paper.figures import draw_channels
-from deepbdc.report import grid, hyper_parameters, latency, relations
+from deepbdc.report import grid, hyper_parameters, instantiations, latency, relations
 from deepbdc.report.grid import Grid
 from deepbdc.report.latency import Latency, Timed
 
@@ -46,17 +46,28 @@ def write(experiment: Experiment, bench: Bench) -> list[Path]:
 
 
 def _draw(experiment: Experiment, bench: Bench, folder: Path) -> list[Path]:
+    assert experiment.drawing is not None
     paths = [folder / f"{experiment.name}.{kind}" for kind in ("png", "pdf")]
-    if experiment.name == "relations":
-        found = list(relations.relations())
-        for path in paths:
-            relations.draw(found, path)
-    else:
-        from deepbdc.report import instantiations
-
-        for path in paths:
-            instantiations.draw(path, backbone=bench.setting.backbone or "conv4")
+    draw = _DRAWINGS[experiment.drawing](bench)
+    for path in paths:
+        draw(path)
     return paths
+
+
+def _relations(bench: Bench) -> Callable[[Path], None]:
+    found = list(relations.relations())
+    return lambda path: relations.draw(found, path)
+
+
+def _instantiations(bench: Bench) -> Callable[[Path], None]:
+    return lambda path: instantiations.draw(path, backbone=bench.setting.backbone or "conv4")
+
+
+_DRAWINGS: Mapping[Drawing, Callable[[Bench], Callable[[Path], None]]] = {
+    "relations": _relations,
+    "instantiations": _instantiations,
+}
+"""What draws a drawing into a file, by its name in the files of the experiments."""
 
 
 def _write_grid(experiment: Experiment, made: Grid, folder: Path) -> list[Path]:
