@@ -1,8 +1,8 @@
 """``deepbdc paper``: reproduce the tables and figures of the paper."""
 
-import json
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
@@ -75,6 +75,7 @@ def paper(
 
     from deepbdc.paper.cells import Bench
     from deepbdc.paper.experiments import experiments, find
+    from deepbdc.paper.plan import kept_plan
     from deepbdc.paper.settings import Setting
 
     console = Console()
@@ -90,14 +91,15 @@ def paper(
     folder = output or Path("paper") / Path(data).name
     setting = Setting(data, runs, folder, root, recipes or "", backbone, target, tuple(set or ()), seeds)
     if not names:
+        with suppress(UserError):  # the tables of other settings are no reason to list nothing
+            setting = kept_plan(setting) or setting
         _list(console, Bench(setting, console))
         return
-    setting = _with_plan(setting, chosen, budget, console, quiet)
-    bench = Bench(setting, console, None if budget is None else 60 * budget, quiet)
     if verify:
-        _verify(console, bench, chosen)
+        _verify(console, Bench(kept_plan(setting) or setting, console, quiet=quiet), chosen)
         return
-    _write(console, bench, chosen)
+    setting = _with_plan(Bench(setting, console), chosen, budget, console, quiet)
+    _write(console, Bench(setting, console, None if budget is None else 60 * budget, quiet), chosen)
 
 
 def _list(console: "Console", bench: "Bench") -> None:
@@ -108,23 +110,21 @@ def _list(console: "Console", bench: "Bench") -> None:
     from deepbdc.paper.experiments import experiments
 
     setting = bench.setting
+    everything = bench.trainings(experiments().values())
     with console.status("Measuring how fast this machine trains"):
-        rate = images_per_second(setting, bench.splits)
+        rate = images_per_second(everything, bench.splits)
     shown = Table(box=None, pad_edge=False, header_style="bold", caption_justify="left")
     for heading in ("name", "in the paper", "what it shows", "to train", "minutes"):
         shown.add_column(
             heading, no_wrap=heading != "what it shows", justify="right" if heading == "minutes" else "left"
         )
-    everything = []
     for experiment in experiments().values():
         trainings = bench.trainings([experiment])
-        everything += trainings
         open_ = [training for training in trainings if not training.finished]
         minutes = images_of(trainings, bench.splits) / rate / 60
         count = f"{len(open_)} of {len(trainings)}" if trainings else ""
         shown.add_row(experiment.name, experiment.place, experiment.title, count, f"{minutes:.0f}" if open_ else "")
-    unique = list({training.folder: training for training in everything}.values())
-    total = images_of(unique, bench.splits) / rate / 60
+    total = images_of(everything, bench.splits) / rate / 60
     shown.caption = (
         f"on {setting.data}, with the recipes {setting.folder_of_recipes}/*: about {total:.0f} minutes for all, "
         "because tables share networks\n'deepbdc paper NAME' makes one; --data, --backbone and --budget change how"
@@ -133,40 +133,19 @@ def _list(console: "Console", bench: "Bench") -> None:
 
 
 def _with_plan(
-    setting: "Setting", chosen: "list[Experiment]", budget: float | None, console: "Console", quiet: bool
+    bench: "Bench", chosen: "list[Experiment]", budget: float | None, console: "Console", quiet: bool
 ) -> "Setting":
     """The setting with the shortening that was chosen in an earlier call, or that the budget needs."""
-    from dataclasses import replace
+    from deepbdc.paper.plan import kept_plan, make_plan
 
-    from deepbdc._files import write_text
-    from deepbdc.paper.cells import Bench
-    from deepbdc.paper.cost import fitting, images_per_second
-
-    path = setting.output / "plan.json"
-    same: dict[str, Any] = {
-        "data": setting.data,
-        "recipes": setting.folder_of_recipes,
-        "backbone": setting.backbone,
-        "values": list(setting.values),
-    }
-    if path.is_file():
-        plan = json.loads(path.read_text(encoding="utf-8"))
-        if {key: plan.get(key) for key in same} != same:
-            raise UserError(
-                f"{setting.output} holds tables that were made with other settings ({path.name} there has them): give "
-                "the same, or choose another folder with --output"
-            )
-        return replace(setting, shortened=plan["shortened"])
-    shortened = 1
-    if budget is not None and any(experiment.is_trained for experiment in chosen):
-        bench = Bench(setting, console)
-        with console.status("Measuring how fast this machine trains"):
-            rate = images_per_second(setting, bench.splits)
-            shortened = fitting(bench.trainings(chosen), bench.splits, rate, 60 * budget)
-        if shortened > 1 and not quiet:
-            console.print(f"To fit {budget:g} minutes, each stage trains one of {shortened} epochs of its recipe.")
-    write_text(path, json.dumps({**same, "shortened": shortened, "budget": budget}, indent=1) + "\n")
-    return replace(setting, shortened=shortened)
+    kept = kept_plan(bench.setting)
+    if kept is not None:
+        return kept
+    with console.status("Measuring how fast this machine trains"):
+        made = make_plan(bench, chosen, budget)
+    if made.shortened > 1 and not quiet:
+        console.print(f"To fit {budget:g} minutes, each stage trains one of {made.shortened} epochs of its recipe.")
+    return made
 
 
 def _write(console: "Console", bench: "Bench", chosen: "list[Experiment]") -> None:

@@ -19,7 +19,7 @@ from deepbdc.paper.experiments import Experiment, Row
 from deepbdc.paper.settings import NotPossible, Setting
 from deepbdc.paper.trainings import Training, carry_out, training_of
 from deepbdc.provenance import record_look
-from deepbdc.recipes import Evaluation, Recipe
+from deepbdc.recipes import Evaluation, Recipe, build_method
 from deepbdc.runs import MODEL, load_run
 from deepbdc.training.run import Interrupted, TrainingError
 
@@ -69,6 +69,23 @@ class Bench:
         """The data set."""
         return self.setting.load_data()
 
+    def check(self, chosen: Iterable[Experiment]) -> None:
+        """Raise an error if a setting is wrong for all rows: no such data, recipes or network, or no such value."""
+        self.setting.check()
+        self.splits  # noqa: B018 - loads the data
+        rows = [(row, shot) for experiment in chosen for row in experiment.rows for shot in experiment.shots]
+        mistake: UserError | None = None
+        for row, shot in rows:
+            try:
+                build_method(self.setting.recipe(row, shot))
+                return
+            except NotPossible:
+                continue
+            except UserError as error:
+                mistake = mistake or error
+        if mistake is not None:
+            raise mistake
+
     def fill(self, experiment: Experiment) -> list[FilledRow]:
         """All rows of an experiment. A row that cannot be filled has a reason in its cells."""
         return [self._fill_row(experiment, row) for row in experiment.rows]
@@ -93,7 +110,7 @@ class Bench:
         recipes: dict[int, Recipe] = {}
         for shot in experiment.shots:
             try:
-                recipes[shot] = self._recipe(experiment, row, shot)
+                recipes[shot] = self._buildable(experiment, row, shot)
                 cells[shot] = self._cell(experiment, row, recipes[shot], shot)
             except (NotPossible, TrainingError) as error:
                 cells[shot] = Cell(reason=str(error))
@@ -108,6 +125,15 @@ class Bench:
             raise
         except UserError as error:
             raise NotPossible(str(error)) from error
+
+    def _buildable(self, experiment: Experiment, row: Row, shot: int) -> Recipe:
+        """The recipe of a row, with options that its method has and that fit its network."""
+        recipe = self._recipe(experiment, row, shot)
+        try:
+            build_method(recipe)
+        except UserError as error:
+            raise NotPossible(str(error)) from error
+        return recipe
 
     def _seeds(self, recipe: Recipe) -> list[Recipe]:
         """The recipe with its own seed, and with the seeds that follow it."""

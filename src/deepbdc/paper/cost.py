@@ -1,14 +1,13 @@
 """What the experiments of the paper cost on this machine, and how much shorter trainings must be to fit a budget."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 import torch
 
 from deepbdc.data.dataset import Dataset
-from deepbdc.paper.experiments import Row
-from deepbdc.paper.settings import Setting
 from deepbdc.paper.trainings import Training
 from deepbdc.recipes import Recipe, build_method
 from deepbdc.stages import EpisodeSettings, StageSettings
@@ -85,7 +84,7 @@ def fitting(trainings: Iterable[Training], splits: Mapping[str, Dataset], rate: 
     return next(fits, _SHORTER[-1])
 
 
-def images_per_second(setting: Setting, splits: Mapping[str, Dataset]) -> float:
-    """How fast this machine trains the network of the setting."""
-    recipe = setting.recipe(Row("protonet", "ProtoNet"), 5)
-    return estimate.images_per_second(recipe, splits["train"])
+def images_per_second(trainings: Iterable[Training], splits: Mapping[str, Dataset]) -> float:
+    """How fast this machine trains the network of the trainings, measured in the first stage of the first of them."""
+    first = next((training.recipe for training in trainings if training.recipe.trainings), None)
+    return math.inf if first is None else estimate.images_per_second(first, splits["train"])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from deepbdc._registry import nearest
 from deepbdc.backbones import create_backbone
 from deepbdc.data.dataset import Dataset
 from deepbdc.data.loading import find_data, list_datasets, load_splits
@@ -59,7 +60,17 @@ class Setting:
 
     def load_data(self) -> dict[str, Dataset]:
         """The splits of the data set."""
-        return load_splits(*find_data(self.data, self.place))
+        known = self.data in list_datasets()
+        return load_splits(*find_data(self.data, self.root)) if known else load_splits(self.data)
+
+    def check(self) -> None:
+        """Raise an error if the target or the folder of recipes does not exist."""
+        if self.target is not None and self.target not in list_datasets() and not Path(self.target).exists():
+            known = nearest(self.target, list_datasets())
+            raise UserError(f"--target {self.target} is neither a data set nor a path{known}")
+        if not _has_recipes(self.folder_of_recipes):
+            known = sorted({name.partition("/")[0] for name in list_recipes()})
+            raise UserError(f"there are no recipes {self.recipes}/*{nearest(self.recipes, known)}")
 
     def recipe(self, row: Row, shot: int) -> Recipe:
         """The recipe that trains a row for a number of shots; it may be the same for all numbers of shots."""
