@@ -778,3 +778,11 @@ def epochs_of(recipe: Recipe) -> str:
     if "meta" in recipe.stages:
         return f"{epochs} + {recipe.stages['meta'].epochs}"
     return f"{epochs} × {len(recipe.trainings)}"
+
+
+def test_what_is_read_can_be_changed_without_changing_the_next_reading() -> None:
+    first = read_recipe("glyphs/protonet")
+    first["backbone"]["name"] = "changed"
+    list_recipes().clear()
+    assert read_recipe("glyphs/protonet")["backbone"]["name"] == "conv4"
+    assert "glyphs/protonet" in list_recipes()

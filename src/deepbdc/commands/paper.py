@@ -110,16 +110,17 @@ def _list(console: "Console", bench: "Bench") -> None:
     from deepbdc.paper.experiments import experiments
 
     setting = bench.setting
-    everything = bench.trainings(experiments().values())
+    behind = {name: bench.trainings([experiment]) for name, experiment in experiments().items()}
+    everything = list({training.folder: training for trainings in behind.values() for training in trainings}.values())
     with console.status("Measuring how fast this machine trains"):
-        rate = images_per_second(everything, bench.splits)
+        rate = images_per_second(everything)
     shown = Table(box=None, pad_edge=False, header_style="bold", caption_justify="left")
     for heading in ("name", "in the paper", "what it shows", "to train", "minutes"):
         shown.add_column(
             heading, no_wrap=heading != "what it shows", justify="right" if heading == "minutes" else "left"
         )
     for experiment in experiments().values():
-        trainings = bench.trainings([experiment])
+        trainings = behind[experiment.name]
         open_ = [training for training in trainings if not training.finished]
         minutes = images_of(trainings, bench.splits) / rate / 60
         count = f"{len(open_)} of {len(trainings)}" if trainings else ""

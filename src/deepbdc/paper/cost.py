@@ -2,20 +2,23 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 import torch
 
+from deepbdc.backbones import create_backbone
 from deepbdc.data.dataset import Dataset
 from deepbdc.paper.trainings import Training
 from deepbdc.recipes import Recipe, build_method
 from deepbdc.stages import EpisodeSettings, StageSettings
 from deepbdc.stages.settings import limits
-from deepbdc.training import estimate
+from deepbdc.training.estimate import shortest_seconds
 
 _FORWARD = 1 / 3
 """Cost of an image that is only embedded, in images that are trained on."""
+_IMAGES, _SECONDS = 64, 1.0
+"""Images in a step whose time is measured, and for how long steps are repeated."""
 _SHORTER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
@@ -53,6 +56,16 @@ def _key(recipe: Recipe, settings: StageSettings) -> str:
 
 def _scores(recipe: Recipe) -> list[str]:
     """The scores of a head on the representation of one image: equal if an ordinary training trains the same."""
+    key = json.dumps([recipe.method, dict(recipe.options), dict(recipe.backbone), recipe.size], sort_keys=True)
+    if key not in _SCORES:
+        _SCORES[key] = _computed_scores(recipe)
+    return _SCORES[key]
+
+
+_SCORES: dict[str, list[str]] = {}
+
+
+def _computed_scores(recipe: Recipe) -> list[str]:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         method = build_method(recipe).eval()
@@ -84,7 +97,19 @@ def fitting(trainings: Iterable[Training], splits: Mapping[str, Dataset], rate: 
     return next(fits, _SHORTER[-1])
 
 
-def images_per_second(trainings: Iterable[Training], splits: Mapping[str, Dataset]) -> float:
-    """How fast this machine trains the network of the trainings, measured in the first stage of the first of them."""
-    first = next((training.recipe for training in trainings if training.recipe.trainings), None)
-    return math.inf if first is None else estimate.images_per_second(first, splits["train"])
+def images_per_second(trainings: Sequence[Training]) -> float:
+    """How fast this machine trains the network of the first training, measured in a few steps on random images."""
+    if not trainings:
+        return math.inf
+    recipe = trainings[0].recipe
+    with torch.random.fork_rng(devices=[]):
+        network = create_backbone(**recipe.backbone).train()
+        size = recipe.size or network.preprocessing.input_size
+        images = torch.randn(_IMAGES, 3, size, size)
+        weights = list(network.parameters())
+
+        def step() -> object:  # without an optimiser, whose import takes longer than all else here
+            return torch.autograd.grad(network(images).sum(), weights)
+
+        step()  # the first one initialises much
+        return _IMAGES / shortest_seconds(step, _SECONDS)

@@ -43,7 +43,7 @@ def make_plan(bench: Bench, chosen: Sequence[Experiment], minutes: float | None)
     shortened = 1
     if minutes is not None and any(experiment.is_trained for experiment in chosen):
         trainings = bench.trainings(chosen)
-        rate = images_per_second(trainings, bench.splits)
+        rate = images_per_second(trainings)
         shortened = fitting(trainings, bench.splits, rate, 60 * minutes)
     content = {**_settings(setting), "shortened": shortened, "budget": minutes}
     write_text(setting.output / PLAN, json.dumps(content, indent=1) + "\n")

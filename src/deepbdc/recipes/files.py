@@ -2,6 +2,8 @@
 
 import typing
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,12 @@ RECIPES = Path(__file__).parent
 
 def list_recipes() -> list[str]:
     """Names of the recipes that come with the package, like ``cifar_fs/stl_deepbdc``."""
-    return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in RECIPES.rglob("*.yaml"))
+    return list(_names())
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    return tuple(sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in RECIPES.rglob("*.yaml")))
 
 
 def read_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -69,12 +76,18 @@ def _find(name_or_path: str | Path, beside: Path | None = None) -> Path:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = read_yaml(path.read_text(encoding="utf-8"))
+        content = deepcopy(_parsed(path.read_text(encoding="utf-8")))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not YAML: {error}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold keys and values, like 'method: protonet'")
     return content
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> Any:
+    """The values of a file. Parsing is slow, and tables of the paper read the same files hundreds of times."""
+    return read_yaml(text)
 
 
 def _merge(base: Any, change: Any) -> dict[str, Any]:

@@ -169,19 +169,6 @@ def estimate(recipe: Recipe, options: DeviceOptions, *, data: str | Path | None 
     )
 
 
-def images_per_second(recipe: Recipe, dataset: Dataset) -> float:
-    """How fast the first stage of a recipe trains on this machine, measured in a few steps on random images."""
-    with torch.random.fork_rng():
-        fabric = start(DeviceOptions(devices=1), recipe.precision)
-        keep_freed_memory()
-        stage, method = recipe.trainings[0], build_method(recipe)
-        size = SplitSize(len(dataset.class_names), len(dataset))
-        imagined = _Imagined(size, method.embedding.preprocessing.input_size)
-        batches = build_batches(recipe, stage, imagined, method, Process(0, 1))
-        objective = build_objective(recipe, stage, size.classes)
-        return batches.images_per_step / _measure_step(Trainer(fabric, recipe, stage, objective), batches, True)
-
-
 def describe(estimate: Estimate) -> "RenderableType":
     """The estimate as lines and a table, for rich to print."""
     from rich import box
@@ -370,16 +357,16 @@ def _measure_step(trainer: Trainer, batches: Batches, in_memory: bool) -> float:
         if trainer.fabric.device.type == "cuda":
             torch.cuda.synchronize(trainer.fabric.device)
 
-    return _seconds(step)
+    return shortest_seconds(step)
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def shortest_seconds(work: Callable[[], object], enough: float = _ENOUGH_SECONDS) -> float:
     """The shortest duration of several repetitions: other programs only make them longer.
 
     The first repetition also initialises much, so it counts only if it takes so long that this hardly matters.
     """
     times: list[float] = []
-    while len(times) <= _MOST_STEPS and sum(times) < _ENOUGH_SECONDS:
+    while len(times) <= _MOST_STEPS and sum(times) < enough:
         started = time.perf_counter()
         work()
         times.append(time.perf_counter() - started)
@@ -395,7 +382,7 @@ class _Scoring:
         self._side = method.embedding.preprocessing.input_size
         self._episode: dict[tuple[int, int, int], float] = {}
         images = _Imagined(SplitSize(1, _IMAGES), self._side, pictures=_IMAGES)
-        self._image = _seconds(lambda: self._source(images)) / _IMAGES
+        self._image = shortest_seconds(lambda: self._source(images)) / _IMAGES
         kept = self._source(images)
         self.numbers_per_image = kept.rows(np.arange(1)).numel() if isinstance(kept, FeatureBank) else 0
         remember(method, TrainingClasses(images, device=fabric.device))
@@ -416,7 +403,7 @@ class _Scoring:
             source = self._source(dataset)
             # A method that adapts its network to each task takes so long that few episodes are enough.
             drawn = sample_episodes(dataset, *key, _EPISODES if isinstance(source, FeatureBank) else 2, 0)
-            whole = _seconds(lambda: evaluate(self.method, dataset, episodes=drawn, bank=source))
+            whole = shortest_seconds(lambda: evaluate(self.method, dataset, episodes=drawn, bank=source))
             self._episode[key] = whole / len(drawn)
         return self._episode[key]
 
