@@ -4,9 +4,10 @@ import pytest
 
 from deepbdc.errors import UserError
 from deepbdc.methods.base import methods
-from deepbdc.paper.experiments import FILES, ORDER, experiments, find
+from deepbdc.paper.experiments import FILES, ORDER, Row, experiments, find
 from deepbdc.paper.settings import NotPossible, Setting, shortened
-from deepbdc.recipes import build_method
+from deepbdc.recipes import build_method, load_recipe
+from deepbdc.runs import same_training
 from deepbdc.stages.settings import BatchSettings
 
 
@@ -95,3 +96,12 @@ def test_the_files_say_what_is_drawn_and_in_which_colours() -> None:
         if experiment.kind == "figure":
             assert all(colours.values())
             assert len(set(colours.values())) == len(colours)
+
+
+def test_a_published_row_of_an_option_of_a_method_is_trained_with_that_option() -> None:
+    (row,) = (row for row in find("table4b").rows if row.name == "Wang et al. LR")
+    recipe = setting("glyphs").recipe(row, 1)
+    assert (recipe.method, recipe.options["inference"]) == ("ici", "inductive")
+    assert not build_method(recipe).transductive  # the table must not mark it
+    assert build_method(setting("glyphs").recipe(Row("ici", "ICI"), 1)).transductive
+    assert same_training(setting("cub").recipe(row, 1), load_recipe("cub/ici_inductive"))

@@ -13,7 +13,7 @@ from deepbdc.backbones import create_backbone
 from deepbdc.data import benchmarks
 from deepbdc.methods import create_method
 from deepbdc.methods.base import methods
-from deepbdc.recipes import Evaluation, Recipe, Validation, list_recipes, load_recipe, recipe_from_dict
+from deepbdc.recipes import Evaluation, Recipe, Validation, list_recipes, load_recipe, read_recipe, recipe_from_dict
 from deepbdc.recipes.files import RECIPES, parse_override
 from deepbdc.stages import BatchSettings, DistillationSettings, EpisodeSettings, GroupSettings
 

@@ -181,6 +181,7 @@ def _row(content: _File, method: str, identity: Mapping[str, Any], group: str) -
     found = _published(content, method, identity)
     told = {key: value for key, value in identity.items() if key != "backbone" or "backbone" in content.changes}
     change = _change(content, identity)
+    options = {} if found is None else {f"options.{key}": value for key, value in found.options.items()}
     beside = {
         _data(table): row
         for table in content.beside
@@ -190,7 +191,7 @@ def _row(content: _File, method: str, identity: Mapping[str, Any], group: str) -
     larger = change.pop("backbone", None) == "larger"
     classifier = change.pop("classifier", None)
     name = _label(method if found is None else found.name, {key: told[key] for key in told if key in content.changes})
-    return Row(method, name, told, found, beside, change, larger, classifier, group)
+    return Row(method, name, told, found, beside, options | change, larger, classifier, group)
 
 
 def _change(content: _File, identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,7 +215,7 @@ def name_in_paper(method: str) -> str:
     """How the paper writes the name of a method in its tables of systems."""
     tables = ("3_counterparts", "4a_miniimagenet", "4b_cub", "5a_cub")
     rows = (row for table in tables for row in published()[table].rows)
-    return next((row.name for row in rows if row.method == method), method)
+    return next((row.name for row in rows if row.method == method and not row.options), method)
 
 
 def _published(content: _File, method: str, identity: Mapping[str, Any]) -> Published | None:

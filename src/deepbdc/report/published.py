@@ -71,6 +71,8 @@ class Published:
     """What tells the row from others of its method and backbone, such as ``{"d": 640}``; see `IDENTITIES`."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """The columns besides the accuracies, such as ``{"latency": {1: 161, 5: 198}}``; see `COLUMNS`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options with which our method is that of the row, if its defaults are not."""
     lower_bounds: tuple[str, ...] = ()
     """Columns in which the paper says "more than" the number."""
 
@@ -155,7 +157,7 @@ def _row(
     _check_keys(
         content,
         needed=("method", "name", "backbone", *identified_by),
-        allowed=("rerun", "source", "lower_bounds", *columns),
+        allowed=("rerun", "source", "options", "lower_bounds", *columns),
         title=title,
     )
     accuracies = {
@@ -170,7 +172,7 @@ def _row(
         raise UserError(f"{title} has no value in any of the columns {', '.join(map(str, columns))}")
     lower_bounds = tuple(content.get("lower_bounds", ()))
     _check_known(lower_bounds, values, f"{title}: lower_bounds")
-    others = {key: content[key] for key in ("rerun", "source") if key in content}
+    others = {key: content[key] for key in ("rerun", "source", "options") if key in content}
     return Published(
         method=content["method"],
         name=content["name"],
