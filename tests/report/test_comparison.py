@@ -1,4 +1,6 @@
+import contextlib
 import json
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +41,13 @@ from deepbdc.runs import Run
 SETTINGS: dict[str, Any] = {"shots": (1, 5), "episodes": 60, "query": 4}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs are in a folder of their own, because a comparison writes to their ledgers."""
+    with contextlib.chdir(tmp_path_factory.mktemp("comparison")):
+        yield
+
+
 def colours(split: str = "test", seed: int = 0) -> ArrayDataset:
     """Eight noisy classes, which an untrained network recognises better than by chance, but not perfectly."""
     generator = np.random.default_rng(seed)
@@ -54,6 +63,7 @@ def run(name: str, method: str = "protonet", folder: str = "") -> Any:
     backbone = create_backbone("conv4", width=0.2, removed_downsamplings=2)
     network = create_method(method, backbone, preprocessing=Preprocessing(input_size=8, resize=8))
     recipe = Recipe(method=method, data="colours", workers=0)
+    Path(folder or name).mkdir(parents=True, exist_ok=True)
     return Run(Path(folder or name), name, recipe, network.eval(), class_names=(), data=None)
 
 
@@ -158,6 +168,46 @@ def test_runs_that_differ_only_in_their_seed_have_a_row_of_their_own(tmp_path: P
     assert (saved["rows"], saved["means"], saved["deviations"]) == (["a", "b"], [*group.means], [*group.deviations])
     assert [row["training_seed"] for row in compared.as_json()["rows"]] == [1, 2, 1, 5, 1]
     assert compare_runs([seeded("a", 1), seeded("b", 1)], data=colours(), **SETTINGS).seeds == ()
+
+
+def test_the_row_of_several_seeds_has_its_difference_to_the_baseline() -> None:
+    other = pixels("x").method
+    runs = [pixels("base"), seeded("a", 1), replace(seeded("b", 2), method=other), seeded("c", 4, dropout=0.5)]
+    runs[0] = replace(runs[0], recipe=replace(runs[0].recipe, size=8))  # a recipe of its own
+    compared = compare_runs(runs, data=colours(), **SETTINGS)
+    (group,) = compared.seeds
+    found = compared.seed_differences(group)
+    assert found is not None
+    for position, apart in enumerate(found):
+        means = [row.results[position].mean for row in compared.rows]
+        differences = [means[1] - means[0], means[2] - means[0]]
+        assert apart.mean == pytest.approx(sum(differences) / 2)
+        assert apart.deviation == pytest.approx(abs(differences[0] - differences[1]) / 2**0.5)
+        assert not apart.by_seed
+        assert f"{apart.mean:+.2f} σ {apart.deviation:.2f}".replace("-", "−") in printed(compared)
+    assert "difference of seeds: each to base" in printed(compared)
+    assert compared.as_json()["seeds"][0]["differences"][1]["mean"] == found[1].mean
+
+
+def test_seeds_are_paired_with_the_same_seeds_of_the_baseline() -> None:
+    other = pixels("x").method
+    runs = [seeded("a", 1), replace(seeded("b", 2), method=other)]
+    runs += [replace(seeded("c", 1, dropout=0.5), method=other), seeded("d", 2, dropout=0.5)]
+    compared = compare_runs(runs, data=colours(), **SETTINGS)
+    own, group = compared.seeds
+    assert compared.seed_differences(own) is None
+    (apart, _) = compared.seed_differences(group) or ()
+    (a, b, c, d) = (row.results[0].mean for row in compared.rows)
+    assert apart.by_seed
+    assert apart.deviation == pytest.approx(abs((c - a) - (d - b)) / 2**0.5)
+    assert "each to the baseline's training of the same seed" in printed(compared)
+
+
+def test_a_comparison_is_a_look_at_the_test_classes(tmp_path: Path) -> None:
+    one = run("one", folder=str(tmp_path / "one"))
+    settings: dict[str, Any] = {"shots": (1,), "episodes": 3, "query": 2, "data": colours()}
+    assert [compare_runs([one], seed=seed, **settings).rows[0].looks for seed in (0, 0, 1)] == [1, 1, 2]
+    assert len((tmp_path / "one" / "looks.jsonl").read_text().splitlines()) == 3
 
 
 def test_two_recipes_of_one_method_with_several_seeds_are_told_apart() -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from deepbdc.evaluation import EvaluationResult
     from deepbdc.gallery import KeptResult
     from deepbdc.recipes import Recipe
-    from deepbdc.report.comparison import Row
     from deepbdc.runs import Run
 
 PICTURES = (".png", ".pdf", ".svg")
@@ -272,16 +271,8 @@ def _report(
     found = comparison.compare_runs(
         runs, names=names, **settings, data=dataset, cache=cache, progress=progress, device=device, known=known
     )
-    found = replace(found, rows=tuple(_with_looks(row) for row in found.rows))
     console.print(comparison.table(found))
     comparison.draw(found, picture)
     numbers = picture.with_suffix(".json")
     comparison.save(found, numbers)
     console.print(f"Picture: {picture}\nNumbers: {numbers}", markup=False, soft_wrap=True)
-
-
-def _with_looks(row: "Row") -> "Row":
-    """Count this look at the test classes, if the row is a run. A kept result says how many looks it had."""
-    from deepbdc.provenance import record_look
-
-    return row if row.recipe is None else replace(row, looks=record_look(row.folder, "compare", row.results))

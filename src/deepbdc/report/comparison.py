@@ -14,7 +14,7 @@ from deepbdc.episodes import Episodes
 from deepbdc.errors import UserError
 from deepbdc.evaluation import Comparison, EvaluationResult, episodes_fingerprint, evaluate
 from deepbdc.gallery import KeptResult
-from deepbdc.provenance import origin
+from deepbdc.provenance import origin, record_look
 from deepbdc.report.evaluation import (
     class_interval_in_words,
     explain_intervals,
@@ -72,6 +72,17 @@ class Seeds:
 
 
 @dataclass(frozen=True)
+class SeedDifference:
+    """The differences of several trainings to the baseline."""
+
+    mean: float
+    deviation: float
+    """The standard deviation over the trainings."""
+    by_seed: bool
+    """Whether each training was compared with the baseline's training of the same seed; else all with one."""
+
+
+@dataclass(frozen=True)
 class ComparisonTable:
     """The results of several runs on the same episodes. The first run is the baseline of the comparison."""
 
@@ -87,6 +98,32 @@ class ComparisonTable:
         """The accuracy of a run minus that of the baseline, for each number of shots."""
         pairs = zip(row.results, self.baseline.results, strict=True)
         return tuple(result.compare(other) for result, other in pairs)
+
+    def seed_differences(self, group: Seeds) -> tuple["SeedDifference", ...] | None:
+        """The accuracies of a group minus those of the baseline, for each number of shots; None for its own group.
+
+        A training is paired with the training of the baseline's recipe that has the same seed, if all of the group's
+        seeds have one; otherwise all are compared with the baseline itself. In both cases on the same episodes.
+        """
+        if any(row is self.baseline for row in group.rows):
+            return None
+        partners = self._with_seeds_of(group)
+        apart = np.array(
+            [
+                [result.mean - other.mean for result, other in zip(row.results, partner.results, strict=True)]
+                for row, partner in zip(group.rows, partners, strict=True)
+            ]
+        )
+        by_seed = len(set(map(id, partners))) > 1
+        return tuple(SeedDifference(float(one.mean()), float(one.std(ddof=1)), by_seed) for one in apart.T)
+
+    def _with_seeds_of(self, group: Seeds) -> list[Row]:
+        """For each training of a group, the one that it is compared with."""
+        own = next((other for other in self.seeds if any(row is self.baseline for row in other.rows)), None)
+        trained = {} if own is None else {row.training_seed: row for row in own.rows}
+        if all(row.training_seed in trained for row in group.rows):
+            return [trained[row.training_seed] for row in group.rows]
+        return [self.baseline] * len(group.rows)
 
     @property
     def seeds(self) -> tuple[Seeds, ...]:
@@ -121,6 +158,7 @@ class ComparisonTable:
                 "rows": [row.name for row in group.rows],
                 "means": list(group.means),
                 "deviations": list(group.deviations),
+                "differences": [asdict(difference) for difference in self.seed_differences(group) or ()],
             }
             for group in self.seeds
         ]
@@ -165,6 +203,8 @@ def compare_runs(
 ) -> ComparisonTable:
     """Evaluate runs on the same episodes, and pair them with kept results of these episodes.
 
+    A look at test classes is added to the ledger in the folder of each run, see `record_look`.
+
     Args:
         runs: The runs, from `load_run`, and kept results, from `load_result`. The latter need no network, and no data
             if there are no runs among them.
@@ -202,7 +242,8 @@ def compare_runs(
             method, options = run.method.to(device), {"device": device, "cache": cache, "progress": progress}
             source = method.source(dataset, **options, workers=run.recipe.workers)
             found = tuple(evaluate(method, dataset, episodes=those, bank=source, progress=progress) for those in drawn)
-        rows.append(Row(name, run.recipe.method, str(run.folder), found, run.recipe, run.recipe.seed))
+        looks = record_look(run.folder, "compare", found)
+        rows.append(Row(name, run.recipe.method, str(run.folder), found, run.recipe, run.recipe.seed, looks))
     return ComparisonTable(tuple(rows), tuple(shots))
 
 
@@ -333,10 +374,12 @@ def table(comparison: ComparisonTable) -> "Table":
             cells.append(Text(words, style))
         laid_out.add_row(*cells)
     for group in comparison.seeds:
-        numbers = [
-            f"{mean:.2f} σ {deviation:.2f}" for mean, deviation in zip(group.means, group.deviations, strict=True)
-        ]
-        laid_out.add_row(Text(group.name), *(Text(cell) for number in numbers for cell in (number, "")))
+        cells = [Text(group.name)]
+        differences = comparison.seed_differences(group) or (None,) * len(comparison.shots)
+        for mean, deviation, apart in zip(group.means, group.deviations, differences, strict=True):
+            words = "" if apart is None else f"{apart.mean:+.2f} σ {apart.deviation:.2f}  ".replace("-", "−")
+            cells += [Text(f"{mean:.2f} σ {deviation:.2f}"), Text(words)]
+        laid_out.add_row(*cells)
     return laid_out
 
 
@@ -379,6 +422,11 @@ def _caption(comparison: ComparisonTable) -> str:
         lines.append(f"difference: paired, to {comparison.baseline.name}; * = the interval excludes 0")
     if comparison.seeds:
         lines.append("σ = standard deviation over trainings with different seeds")
+        found = [apart for group in comparison.seeds for apart in comparison.seed_differences(group) or ()]
+        if any(apart.by_seed for apart in found):
+            lines.append("difference of seeds: each to the baseline's training of the same seed")
+        elif found:
+            lines.append(f"difference of seeds: each to {comparison.baseline.name}")
     return "\n".join([*lines, *footnotes(results)])
 
 
