@@ -12,7 +12,8 @@ from pathlib import Path
 from rich.console import Console
 
 from deepbdc.gallery import load_result
-from deepbdc.report.comparison import ComparisonTable, Row, difference_in_words, table
+from deepbdc.report.comparison import ComparisonTable, Row
+from deepbdc.report.comparison_output import difference_in_words, table
 
 GALLERY = Path(__file__).parent.parent / "gallery"
 ORDER = [  # of the paper's Table 3, from worse to better; CovNet and ADM are not compared with each other

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
-import deepbdc.report.comparison as comparison_module
+import deepbdc.report.comparison_output as output_module
 from deepbdc.backbones import create_backbone
 from deepbdc.data.dataset import ArrayDataset
 from deepbdc.embedding import pixel_embedding
@@ -28,13 +28,10 @@ from deepbdc.report.comparison import (
     Row,
     common_data,
     compare_runs,
-    difference_in_words,
-    draw,
     excludes_zero,
     excludes_zero_for_classes,
-    save,
-    table,
 )
+from deepbdc.report.comparison_output import difference_in_words, draw, save, table
 from deepbdc.report.evaluation import ASSUMES_BALANCE, TRANSDUCTIVE, class_interval_in_words, results_table
 from deepbdc.runs import Run
 
@@ -285,7 +282,7 @@ def test_a_transductive_method_is_told_apart_in_the_table_the_picture_and_the_fi
 ) -> None:
     drawn: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    monkeypatch.setattr(comparison_module, "temporary", lambda path: nullcontext(path))
+    monkeypatch.setattr(output_module, "temporary", lambda path: nullcontext(path))
     runs = [run("x/protonet"), run("x/tim", "tim"), run("x/ici", "ici")]
     compared = compare_runs(runs, data=colours(), shots=(1,), episodes=4, query=4)
     draw(compared, tmp_path / "x.png")

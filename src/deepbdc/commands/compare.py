@@ -261,7 +261,7 @@ def _report(
     device: str,
 ) -> None:
     """Evaluate the runs; print the table, draw the picture and save the numbers."""
-    from deepbdc.report import comparison
+    from deepbdc.report import comparison, comparison_output
 
     runs = [run for entry in planned if (run := entry.run or entry.kept) is not None]
     names = [entry.given for entry in planned]
@@ -271,8 +271,8 @@ def _report(
     found = comparison.compare_runs(
         runs, names=names, **settings, data=dataset, cache=cache, progress=progress, device=device, known=known
     )
-    console.print(comparison.table(found))
-    comparison.draw(found, picture)
+    console.print(comparison_output.table(found))
+    comparison_output.draw(found, picture)
     numbers = picture.with_suffix(".json")
-    comparison.save(found, numbers)
+    comparison_output.save(found, numbers)
     console.print(f"Picture: {picture}\nNumbers: {numbers}", markup=False, soft_wrap=True)

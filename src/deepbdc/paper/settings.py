@@ -66,8 +66,8 @@ class Setting:
     def check(self) -> None:
         """Raise an error if the target or the folder of recipes does not exist."""
         if self.target is not None and self.target not in list_datasets() and not Path(self.target).exists():
-            known = nearest(self.target, list_datasets())
-            raise UserError(f"--target {self.target} is neither a data set nor a path{known}")
+            meant = nearest(self.target, list_datasets())
+            raise UserError(f"--target {self.target} is neither a data set nor a path{meant}")
         if not _has_recipes(self.folder_of_recipes):
             known = sorted({name.partition("/")[0] for name in list_recipes()})
             raise UserError(f"there are no recipes {self.recipes}/*{nearest(self.recipes, known)}")

@@ -9,7 +9,7 @@ from typing import Any
 from deepbdc.paper.cells import Cell, FilledRow, baseline_of
 from deepbdc.paper.experiments import Experiment
 from deepbdc.recipes import build_method
-from deepbdc.report.comparison import difference_in_words
+from deepbdc.report.comparison_output import difference_in_words
 from deepbdc.report.evaluation import (
     class_interval_in_words,
     explain_intervals,
