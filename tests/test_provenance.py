@@ -7,7 +7,7 @@ import pytest
 
 import deepbdc
 from deepbdc.evaluation import EvaluationResult, evaluate
-from deepbdc.provenance import LEDGER, origin, record_look
+from deepbdc.provenance import LEDGER, looks_of, origin, record_look
 from tests.test_evaluation import DATA, method
 
 
@@ -74,3 +74,10 @@ def test_a_ledger_that_cannot_be_written_is_a_warning(results: list[EvaluationRe
     (tmp_path / LEDGER).mkdir()  # also fails for root, for whom no folder is read-only
     with pytest.warns(UserWarning, match=r"could not be written to .*looks\.jsonl"):
         assert record_look(tmp_path, "evaluate", results) == 1
+
+
+def test_looks_are_read_without_adding_one(results: list[EvaluationResult], tmp_path: Path) -> None:
+    assert looks_of(tmp_path, DATA.fingerprint) == 0
+    record_look(tmp_path, "evaluate", results)
+    assert [looks_of(tmp_path, DATA.fingerprint) for _ in range(2)] == [1, 1]
+    assert looks_of(tmp_path, "other") == 0

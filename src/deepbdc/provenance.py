@@ -65,6 +65,11 @@ def record_look(folder: str | Path, command: str, results: Sequence[EvaluationRe
     return _count(looks, results[0].data_fingerprint)
 
 
+def looks_of(folder: str | Path, data_fingerprint: str) -> int:
+    """How often a run has looked at the test classes of this data, by its ledger."""
+    return _count(_read(Path(folder) / LEDGER), data_fingerprint)
+
+
 def _count(looks: Sequence[dict[str, Any]], data_fingerprint: str) -> int:
     """How many of the looks at the data showed something new."""
     seen: set[tuple[str, str]] = set()

@@ -82,6 +82,8 @@ def test_a_table_is_trained_once_and_shares_stages(setting: Setting, steps: list
     assert f"{ours['mean']:.2f}" in text
     assert ours["run"] in text
     assert (Path(ours["run"]) / "model.safetensors").is_file()
+    assert (ours["training_seed"], ours["episodes_seed"], ours["looks"]) == (1, 0, 1)
+    assert ours["data_fingerprint"] == bench(setting).splits["test"].fingerprint
     assert stored[1]["latency_ms"]["1"]["test"] > 0
     latex = files[1].read_text()
     assert r"\textit{65.87 $\pm$ 0.43}" in latex
@@ -142,8 +144,15 @@ def test_another_classifier_needs_no_training(setting: Setting, steps: list[str]
     assert own is not None
     assert svm is not None
     assert svm.classifier != own.classifier
+    checked = list(verify(bench(setting), [experiment]))
+    assert [(line.classifier, line.same) for line in checked] == [
+        (None, True),
+        (None, True),
+        ("svm", True),
+        ("svm", True),
+    ]
     steps.clear()
-    kept = sorted((setting.output / "results").glob("*.json"))
+    kept = sorted((setting.output / "evaluations").glob("*.json"))
     before = [path.stat().st_mtime_ns for path in kept]
     bench(setting).fill(experiment)
     assert steps == []
@@ -170,7 +179,7 @@ def test_cells_that_cannot_be_say_why(setting: Setting) -> None:
     rows = bench(setting).fill(across)
     text = grid.markdown("", tables.grid(across, rows, {}, "glyphs"))
     assert "– [1]" in text
-    assert "[1] needs images of another domain: --target DATA." in text
+    assert "[1] ours needs test images of another domain than the training images: give them with --target, " in text
     late = bench(setting, seconds=-60.0).fill(small("ProtoNet"))
     assert "budget" in late[0].cells[1].reason
     broken = dataclasses.replace(setting, values=(*VALUES, "options.nonsense=1"))

@@ -23,6 +23,7 @@ def test_latex_is_balanced_and_escaped() -> None:
     assert plain.count("$") % 2 == 0
     assert re.findall(r"\\begin{(.*?)}", text) == ["table*", "tabular"]
     assert re.findall(r"\\end{(.*?)}", text) == ["tabular", "table*"]
+    assert r"\begin{tabular}{lrr}" in text
     assert r"\multicolumn{3}{l}{\textbf{A heading \& more}} \\" in text
     assert r"a\_b & \textit{62.11 $\pm$ 0.44} & 63.0 $|$ 64 \% \\" in text
     assert r"\caption{Table 3: 5 \% of it. See \{this\} \textasciitilde{}/x.}" in text

@@ -180,12 +180,9 @@ def _verify(console: "Console", bench: "Bench", chosen: "list[Experiment]") -> N
         checked += 1
         wrong += not line.same
         mark = "the same" if line.same else "DIFFERENT"
-        console.print(
-            f"{line.run} {line.shot}-shot: stored {line.stored}, now {line.now}: {mark}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        name = f"{line.run}, {line.classifier}" if line.classifier else str(line.run)
+        text = f"{name}, {line.shot}-shot: stored {line.stored}, now {line.now}: {mark}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     if not checked:
         raise UserError("there is nothing to verify: no network of these tables is trained")
     if wrong:

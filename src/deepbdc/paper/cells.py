@@ -2,12 +2,13 @@
 
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deepbdc._files import write_json
 from deepbdc.data.dataset import Dataset
 from deepbdc.data.loading import find_data, load_dataset
 from deepbdc.episodes import Episodes, sample_episodes
@@ -18,7 +19,7 @@ from deepbdc.methods import Method
 from deepbdc.paper.experiments import Experiment, Row
 from deepbdc.paper.settings import NotPossible, Setting
 from deepbdc.paper.trainings import Training, carry_out, training_of
-from deepbdc.provenance import record_look
+from deepbdc.provenance import looks_of, origin, record_look
 from deepbdc.recipes import Evaluation, Recipe, build_method
 from deepbdc.runs import MODEL, load_run
 from deepbdc.training.run import Interrupted, TrainingError
@@ -36,6 +37,10 @@ class Cell:
     reason: str = ""
     other_seeds: tuple[EvaluationResult, ...] = ()
     """The results of the same training with other seeds, if there are any."""
+    seed: int | None = None
+    """The seed of the training."""
+    looks: int | None = None
+    """How often the run has looked at these test classes, this result included."""
 
 
 @dataclass(frozen=True)
@@ -92,18 +97,19 @@ class Bench:
 
     def trainings(self, experiments: Iterable[Experiment]) -> list[Training]:
         """The trainings behind experiments, each once."""
-        found: dict[Path, Training] = {}
-        for experiment in experiments:
-            for row in experiment.rows:
-                for shot in experiment.shots:
-                    try:
-                        recipe = self._recipe(experiment, row, shot)
-                    except NotPossible:
-                        continue
-                    for one in self._seeds(recipe):
-                        training = self._training(one)
-                        found[training.folder] = training
-        return list(found.values())
+        found = [training for experiment in experiments for _, _, training in self.cells(experiment)]
+        return list({training.folder: training for training in found}.values())
+
+    def cells(self, experiment: Experiment) -> Iterator[tuple[Row, int, Training]]:
+        """The row, the shots and the training of each result of an experiment, without those that cannot be."""
+        for row in experiment.rows:
+            for shot in experiment.shots:
+                try:
+                    recipe = self._recipe(experiment, row, shot)
+                except NotPossible:
+                    continue
+                for one in self._seeds(recipe):
+                    yield row, shot, self._training(one)
 
     def _fill_row(self, experiment: Experiment, row: Row) -> FilledRow:
         cells: dict[int, Cell] = {}
@@ -118,7 +124,10 @@ class Bench:
 
     def _recipe(self, experiment: Experiment, row: Row, shot: int) -> Recipe:
         if experiment.target is not None and self.setting.target is None:
-            raise NotPossible("needs images of another domain: --target DATA")
+            raise NotPossible(
+                "ours needs test images of another domain than the training images: give them with --target, "
+                f"for example --target {experiment.target}"
+            )
         try:
             return self.setting.recipe(row, shot)
         except NotPossible:
@@ -145,7 +154,9 @@ class Bench:
     def _cell(self, experiment: Experiment, row: Row, recipe: Recipe, shot: int) -> Cell:
         trained = [self._trained(experiment, row, one) for one in self._seeds(recipe)]
         first, *others = [self._result(experiment, row, training, shot) for training in trained]
-        return Cell(first, trained[0].folder, other_seeds=tuple(others))
+        folder = trained[0].folder
+        looks = looks_of(folder, first.data_fingerprint)
+        return Cell(first, folder, other_seeds=tuple(others), seed=recipe.seed, looks=looks)
 
     def _trained(self, experiment: Experiment, row: Row, recipe: Recipe) -> Training:
         training = self._training(recipe)
@@ -165,25 +176,40 @@ class Bench:
         return training
 
     def _result(self, experiment: Experiment, row: Row, training: Training, shot: int) -> EvaluationResult:
-        dataset = self._test_data(experiment)
-        episodes = draw(dataset, training.recipe.evaluation_settings, shot)
-        wanted = episodes_fingerprint(episodes)
-        own = row.classifier is None
-        kept = load_result(training.folder).results if own and experiment.target is None else ()
-        for result in kept:
-            if result.episodes_fingerprint == wanted:
-                return result
-        file = (training.folder / MODEL).stat()
-        content = f"{training.folder}|{file.st_mtime_ns}|{file.st_size}|{row.classifier}|{wanted}"
-        key = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
-        path = self.setting.output / "results" / f"{row.method}-{key}.json"
-        if path.is_file():
-            return EvaluationResult.load(path)
+        dataset, episodes = self.task(experiment, training, shot)
+        stored = self.stored(experiment, row, training, episodes)
+        if stored is not None:
+            return stored
         self.say(f"{experiment.place}, {row.name}: evaluating {training.folder} with {shot} shots")
         result = evaluate_run(training.folder, dataset, episodes, row.classifier)
-        record_look(training.folder, "paper", [result])
-        result.save(path)
+        looks = record_look(training.folder, "paper", [result])
+        about = {"method": row.method, "training_seed": training.recipe.seed, "run": str(training.folder)}
+        content = {**origin(), **about, "looks": looks, "results": [result.as_json()]}
+        write_json(self._evaluation_file(row, training, episodes), content)
         return result
+
+    def task(self, experiment: Experiment, training: Training, shot: int) -> tuple[Dataset, Episodes]:
+        """The test classes of an experiment, and the episodes on which all of its rows are evaluated."""
+        dataset = self._test_data(experiment)
+        return dataset, draw(dataset, training.recipe.evaluation_settings, shot)
+
+    def stored(
+        self, experiment: Experiment, row: Row, training: Training, episodes: Episodes
+    ) -> EvaluationResult | None:
+        """The result of a row on these episodes, if its training or an earlier call has computed it."""
+        file = self._evaluation_file(row, training, episodes)
+        kept = list(load_result(file).results) if file.is_file() else []
+        if row.classifier is None and experiment.target is None:
+            kept += load_result(training.folder).results
+        wanted = episodes_fingerprint(episodes)
+        return next((result for result in kept if result.episodes_fingerprint == wanted), None)
+
+    def _evaluation_file(self, row: Row, training: Training, episodes: Episodes) -> Path:
+        """Where the result of a row is kept that is not that of the training itself."""
+        model = (training.folder / MODEL).stat()
+        content = (training.folder, model.st_mtime_ns, model.st_size, row.classifier, episodes_fingerprint(episodes))
+        key = hashlib.blake2b("|".join(map(str, content)).encode(), digest_size=8).hexdigest()
+        return self.setting.output / "evaluations" / f"{row.method}-{key}.json"
 
     def _test_data(self, experiment: Experiment) -> Dataset:
         if experiment.target is None:

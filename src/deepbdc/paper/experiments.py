@@ -190,7 +190,8 @@ def _row(content: _File, method: str, identity: Mapping[str, Any], group: str) -
     }
     larger = change.pop("backbone", None) == "larger"
     classifier = change.pop("classifier", None)
-    name = _label(method if found is None else found.name, {key: told[key] for key in told if key in content.changes})
+    printed = method if found is None else found.name.removesuffix(" (ours)")  # ours are the numbers made here
+    name = _label(printed, {key: told[key] for key in told if key in content.changes})
     return Row(method, name, told, found, beside, options | change, larger, classifier, group)
 
 

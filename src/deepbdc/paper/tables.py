@@ -1,13 +1,12 @@
-"""A filled table as texts and as JSON: the paper's value beside ours, told apart."""
+"""A filled table as texts: the paper's value beside ours, told apart."""
 
-import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from deepbdc.paper.cells import Cell, FilledRow, baseline_of
-from deepbdc.paper.experiments import Experiment
+from deepbdc.paper.experiments import Experiment, Row
 from deepbdc.recipes import build_method
 from deepbdc.report.comparison_output import difference_in_words
 from deepbdc.report.evaluation import (
@@ -22,8 +21,10 @@ from deepbdc.report.latency import WAY, Latency
 from deepbdc.report.published import Published
 
 NONE = "–"
-_WORDS = ("model", "measure", "joint", "dependency")
-_HEADINGS = {"joint": "joint distribution"}
+_NOT_TIMED = "not timed: it cannot be built here, or needs its training images for every task"
+_NO_TASKS = "it is not trained with tasks"
+_WORDS = ("model", "measure", "joint", "dependency", "speed")
+_HEADINGS = {"joint": "joint distribution", "speed": "latency, paper"}
 
 
 def grid(
@@ -75,7 +76,8 @@ class _Writer:
             else:
                 kind = "training task" if column == "training_latency" else "test task"
                 for shot in self.experiment.shots:
-                    titles += [f"{kind} {shot}-shot, paper (ms, ratio)", "ours (ms, ratio)"]
+                    titles += [f"{kind} {shot}-shot, paper (ms, ratio)"] if self._in_paper(column) else []
+                    titles += [f"{kind} {shot}-shot, ours (ms, ratio)"]
         return [*titles, "run"]
 
     def line(self, filled: FilledRow) -> list[str]:
@@ -96,7 +98,8 @@ class _Writer:
                 texts += [text for panel in self._panels for text in self._accuracies(filled, panel)]
             else:
                 for shot in self.experiment.shots:
-                    texts += [self._published_latency(paper, column, shot), self._latency(row.name, column, shot)]
+                    texts += [self._published_latency(paper, column, shot)] if self._in_paper(column) else []
+                    texts += [self._latency(row, column, shot)]
         runs = dict.fromkeys(str(cell.run) for cell in filled.cells.values() if cell.run is not None)
         return [*texts, ", ".join(f"`{run}`" for run in runs) or NONE]
 
@@ -115,7 +118,7 @@ class _Writer:
         for shot in self.experiment.shots:
             where = f" ({Path(self.data).name if ours else panel})" if several else ""
             titles += [f"{shot}-shot, paper{f' ({panel})' if several else ''}", f"{shot}-shot, ours{where}"]
-            titles += ["difference"] if self.baseline is not None and ours else []
+            titles += [f"{shot}-shot, difference"] if self.baseline is not None and ours else []
         return titles
 
     def _accuracies(self, filled: FilledRow, panel: str) -> list[str]:
@@ -197,13 +200,18 @@ class _Writer:
         more = ">" if column in paper.lower_bounds else ""
         return f"*{more}{value:,.0f}*" + (f" (*{more}{value / base:.2f}*)" if base else "")
 
-    def _latency(self, name: str, column: str, shot: int) -> str:
-        value = _latency(self.latencies.get(shot, {}).get(name), column)
+    def _in_paper(self, column: str) -> bool:
+        """Whether the paper gives the numbers of a column."""
+        return any(row.row.published is not None and column in row.row.published.values for row in self.rows)
+
+    def _latency(self, row: Row, column: str, shot: int) -> str:
+        timed = self.latencies.get(shot, {}).get(row.name)
+        value = _latency(timed, column)
         base = None
         if self.baseline is not None:
             base = _latency(self.latencies.get(shot, {}).get(self.baseline.row.name), column)
         if value is None:
-            return NONE
+            return self._reason(_NOT_TIMED if timed is None else _NO_TASKS)
         return f"{value:,.1f}" + (f" ({value / base:.2f})" if base else "")
 
     def notes(self) -> list[str]:
@@ -211,22 +219,24 @@ class _Writer:
         results = [cell.result for row in self.rows for cell in row.cells.values() if cell.result is not None]
         notes = ["Published values are in italics; the others are ours."]
         notes += [f"ours: {line}." for line in explain_intervals(results)] if results else []
-        if self.baseline is not None and "accuracy" in self.experiment.columns:
+        if self.baseline is not None and results:
             name = self.baseline.row.name
             notes.append(f"difference: ours, paired episode by episode, to {name}; * = the interval excludes 0.")
+        paper = f"paper: {' and '.join(self._panels)}."
         if results:
             first = results[0]
-            count = len(first.accuracies)
-            notes.append(
-                f"paper: {' and '.join(self._panels)}. ours: {first.dataset}, {first.split} classes, {count:,} "
-                f"episodes, {first.way}-way, {queries_in_words(first)}, seed {first.seed}."
+            paper += (
+                f" ours: {first.dataset}, {first.split} classes, {len(first.accuracies):,} episodes, {first.way}-way, "
+                f"{queries_in_words(first)}, seed {first.seed}."
             )
+        notes.append(paper)
         if any(cell.other_seeds for row in self.rows for cell in row.cells.values()):
             notes.append("seeds: mean and standard deviation over trainings; all else is of the first seed.")
         if self.latencies:
+            ratio = f" Ratios are to {self.baseline.row.name}." if self.baseline is not None else ""
             notes.append(
-                "Latency: one task, median; the paper's on a GPU, ours on this CPU. Ratios are to "
-                f"{self.baseline.row.name if self.baseline else 'the first row'}."
+                "Latency: one 5-way task with 15 queries per class, the median of rounds in which all rows take "
+                f"turns; the paper's on a GPU, ours on this CPU.{ratio}"
             )
         notes += [f"{line}." for line in footnotes(results)]
         return notes + [f"[{place}] {reason}." for place, reason in enumerate(self.reasons, start=1)]
@@ -267,50 +277,3 @@ def _map(filled: FilledRow) -> str:
 def _network(backbone: Any) -> str:
     width = backbone.get("width", 1)
     return str(backbone["name"]) + ("" if width == 1 else f" ×{width:g}")
-
-
-def as_json(
-    experiment: Experiment, rows: Sequence[FilledRow], latencies: dict[int, dict[str, Latency]], data: str
-) -> Any:
-    """The numbers of the table as plain values."""
-    content = []
-    for filled in rows:
-        row = filled.row
-        published = dict.fromkeys(experiment.data[:1], row.published) | dict(row.beside)
-        content.append(
-            {
-                "name": filled.row.name,
-                "method": filled.row.method,
-                "identity": dict(filled.row.identity),
-                "classifier": filled.row.classifier,
-                "published": {
-                    on: {str(shot): list(value) for shot, value in paper.accuracies.items()}
-                    for on, paper in published.items()
-                    if paper is not None
-                },
-                "ours": {
-                    str(shot): {"reason": cell.reason}
-                    if cell.result is None
-                    else {
-                        "mean": round(cell.result.mean, 4),
-                        "ci95": round(cell.result.ci95, 4),
-                        "ci95_classes": cell.result.ci95_classes,
-                        "episodes": cell.result.episodes_fingerprint,
-                        "weights": cell.result.weights_fingerprint,
-                        "run": str(cell.run),
-                        "other_seeds": [round(result.mean, 4) for result in cell.other_seeds],
-                    }
-                    for shot, cell in filled.cells.items()
-                },
-                "latency_ms": {
-                    str(shot): {
-                        key: None if value is None or math.isnan(value) else round(value, 3)
-                        for key, value in vars(timed[filled.row.name]).items()
-                    }
-                    for shot, timed in latencies.items()
-                    if filled.row.name in timed
-                },
-            }
-        )
-    told = {"name": experiment.name, "place": experiment.place, "title": experiment.title, "data": data}
-    return {**told, "rows": content}

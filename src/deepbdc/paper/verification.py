@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deepbdc.gallery import load_result
-from deepbdc.paper.cells import Bench, draw, evaluate_run
+from deepbdc.paper.cells import Bench, evaluate_run
 from deepbdc.paper.experiments import Experiment
 
 
@@ -17,6 +16,8 @@ class Verified:
 
     run: Path
     shot: int
+    classifier: str | None
+    """What classified the queries, in place of the method's own classifier."""
     stored: str
     now: str
     same: bool
@@ -24,18 +25,18 @@ class Verified:
 
 
 def verify(bench: Bench, chosen: Iterable[Experiment]) -> Iterator[Verified]:
-    """Evaluate every finished run behind the experiments once for each of its stored results on the test classes."""
-    dataset = bench.splits["test"]
-    for training in bench.trainings(experiment for experiment in chosen if experiment.is_trained):
-        if not training.finished:
-            continue
-        for stored in load_result(training.folder).results:
-            assert isinstance(stored.shot, int)
-            episodes = draw(dataset, training.recipe.evaluation_settings, stored.shot)
-            now = evaluate_run(training.folder, dataset, episodes, None)
-            same = (
-                now.episodes_fingerprint == stored.episodes_fingerprint
-                and now.weights_fingerprint == stored.weights_fingerprint
-                and bool(np.array_equal(now.accuracies, stored.accuracies))
-            )
-            yield Verified(training.folder, stored.shot, str(stored), str(now), same)
+    """Evaluate again what stands in the cells of experiments; what several cells share, once."""
+    seen: set[tuple[Path, str | None, str]] = set()
+    for experiment in chosen:
+        for row, shot, training in bench.cells(experiment):
+            if not training.finished:
+                continue
+            dataset, episodes = bench.task(experiment, training, shot)
+            stored = bench.stored(experiment, row, training, episodes)
+            if stored is None or (key := (training.folder, row.classifier, stored.episodes_fingerprint)) in seen:
+                continue
+            seen.add(key)
+            now = evaluate_run(training.folder, dataset, episodes, row.classifier)
+            same = now.weights_fingerprint == stored.weights_fingerprint
+            same = same and bool(np.array_equal(now.accuracies, stored.accuracies))
+            yield Verified(training.folder, shot, row.classifier, str(stored), str(now), same)

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import torch
 
-from deepbdc._files import make_folder, write_text
+from deepbdc._files import make_folder, write_json, write_text
 from deepbdc.paper import tables
 from deepbdc.paper.cells import Bench, FilledRow
 from deepbdc.paper.experiments import Drawing, Experiment, experiments
 from deepbdc.paper.figures import draw_channels
+from deepbdc.paper.numbers import as_json
 from deepbdc.report import grid, hyper_parameters, instantiations, latency, relations
 from deepbdc.report.grid import Grid
 from deepbdc.report.latency import Latency, Timed
 
-_ROUNDS = 5
+_ROUNDS = 11
 
 
 def write(experiment: Experiment, bench: Bench) -> list[Path]:
@@ -31,12 +32,12 @@ def write(experiment: Experiment, bench: Bench) -> list[Path]:
     rows = bench.fill(experiment)
     timed = _latencies(experiment, rows, bench)
     made = tables.grid(experiment, rows, timed, bench.setting.data)
-    if bench.setting.shortened > 1:
+    if bench.setting.shortened > 1 and any(cell.result for row in rows for cell in row.cells.values()):
         made.notes.append(
             f"To fit the budget, all stages were trained for one of {bench.setting.shortened} epochs of their recipe."
         )
     numbers = folder / f"{experiment.name}.json"
-    write_text(numbers, json.dumps(tables.as_json(experiment, rows, timed, bench.setting.data), indent=1) + "\n")
+    write_json(numbers, as_json(experiment, rows, timed, bench.setting.data))
     pictures = []
     if experiment.kind == "figure":
         pictures = [folder / f"{experiment.name}.{kind}" for kind in ("png", "pdf")]

@@ -35,7 +35,7 @@ def latex(title: str, made: Grid) -> str:
         "\\begin{table*}",
         "\\centering",
         "\\resizebox{\\textwidth}{!}{%",
-        f"\\begin{{tabular}}{{l{'r' * (width - 2)}l}}",
+        f"\\begin{{tabular}}{{{_alignment(made)}}}",
         "\\toprule",
         _row(made.header),
         "\\midrule",
@@ -46,6 +46,13 @@ def latex(title: str, made: Grid) -> str:
     caption = " ".join([f"{escaped(title)}.", *(escaped(note) for note in made.notes)])
     lines += ["\\bottomrule", "\\end{tabular}}", f"\\caption{{{caption}}}", "\\end{table*}", ""]
     return "\n".join(lines)
+
+
+def _alignment(made: Grid) -> str:
+    """``r`` for columns in which a text begins with a number, ``l`` for those of words."""
+    full = [line for line in made.lines if len(line) > 1]
+    numbers = [any(re.match(r"\**[-+−]?\d", line[place]) for line in full) for place in range(len(made.header))]
+    return "".join("r" if place and numeric else "l" for place, numeric in enumerate(numbers))
 
 
 def _row(cells: Sequence[str]) -> str:
