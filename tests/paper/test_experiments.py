@@ -54,6 +54,10 @@ def test_a_larger_network_is_that_of_the_paper_or_a_wider_one() -> None:
     assert setting("miniimagenet").recipe(row, 1).backbone["name"] == "resnet34s"
     assert setting("glyphs").recipe(row, 1).backbone == {"name": "conv4", "width": 1.0, "removed_downsamplings": 2}
     assert setting("glyphs", backbone="resnet12").recipe(row, 1).backbone == {"name": "resnet34s"}
+    narrow = setting("glyphs", values=("backbone.width=0.125",)).recipe(row, 1).backbone
+    assert narrow == {"name": "conv4", "width": 0.25, "removed_downsamplings": 2}
+    other = setting("glyphs", backbone="resnet12", values=("backbone.drop_rate=0.1",)).recipe(row, 1).backbone
+    assert other == {"name": "resnet34s", "drop_rate": 0.1}
 
 
 def test_values_for_all_recipes_skip_stages_that_a_method_lacks() -> None:

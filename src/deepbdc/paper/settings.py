@@ -92,14 +92,18 @@ class Setting:
         return found
 
     def _values_for(self, method: str) -> list[str]:
-        """The values for all recipes that concern a method: not those of stages that it does not have."""
-        others = stages_of_all_methods() - set(methods.find(method).objectives)
+        """The values for all recipes that concern a method: not those of stages that it does not have.
+
+        Those of the network are left to `_backbone`.
+        """
+        others = stages_of_all_methods() - set(methods.find(method).objectives) | {"backbone"}
         return [value for value in self.values if value.partition(".")[0] not in others]
 
     def _backbone(self, recipe: str, row: Row) -> dict[str, Any]:
         values = [value for value in self.values if value.startswith("backbone.")]
-        own: Mapping[str, Any] = read_recipe(recipe, values).get("backbone") or {"name": "resnet12"}
-        chosen = dict(own) if self.backbone in (None, own["name"]) else {"name": self.backbone}
+        if self.backbone is not None:
+            values.append(f"backbone.name={json.dumps(self.backbone)}")  # drops the options of another network
+        chosen = {"name": "resnet12", **(read_recipe(recipe, values).get("backbone") or {})}
         return _larger(chosen) if row.larger else chosen
 
 

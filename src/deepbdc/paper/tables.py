@@ -70,7 +70,8 @@ class _Writer:
             elif column == "map":
                 titles += ["map, ours"]
             elif column == "parameters":
-                titles += ["M parameters, paper", "ours"]
+                titles += ["M parameters, paper"] if self._in_paper(column) else []
+                titles += ["M parameters, ours"]
             elif column == "accuracy":
                 titles += [title for panel in self._panels for title in self._accuracy_titles(panel)]
             else:
@@ -93,7 +94,8 @@ class _Writer:
                 texts.append(_map(filled))
             elif column == "parameters":
                 published = paper.values.get("parameters") if paper else None
-                texts += [NONE if published is None else f"*{published:.2f}*", self._parameters(filled)]
+                texts += [NONE if published is None else f"*{published:.2f}*"] if self._in_paper(column) else []
+                texts += [self._parameters(filled)]
             elif column == "accuracy":
                 texts += [text for panel in self._panels for text in self._accuracies(filled, panel)]
             else:
@@ -172,6 +174,8 @@ class _Writer:
         own, other = filled.cells[shot].result, self.baseline.cells[shot].result
         if filled is self.baseline or own is None or other is None:
             return ""
+        if own.weights_fingerprint == other.weights_fingerprint:  # rows that differ in the paper, but not here
+            return "the same run"
         return difference_in_words(own.compare(other)).strip()
 
     def _parameters(self, filled: FilledRow) -> str:
