@@ -35,7 +35,7 @@ def draw_channels(experiment: Experiment, rows: Sequence[FilledRow], path: Path)
         _curve(right, theirs, colour, name_in_paper(method), filled=False)
     datasets = [cell.result.dataset for row in rows for cell in row.cells.values() if cell.result is not None]
     left.set_title(f"ours: {datasets[0]}" if datasets else "ours: not trained yet", fontsize=11)
-    right.set_title(f"paper: {experiment.data[0]}, ResNet-12 (the points it gives as numbers)", fontsize=11)
+    right.set_title(f"paper: {experiment.data[0]}, ResNet-12\n(the points it gives as numbers)", fontsize=11)
     left.set_ylabel(f"{shot}-shot accuracy in %, 95 % interval over episodes")
     for panel in (left, right):
         panel.set_xlabel("channels d, as a share of the network's")
