@@ -532,6 +532,7 @@ def test_wrong_types(override: str, message: str) -> None:
         ("dropout=-0.1", "dropout must be"),
         ("workers=-1", "workers and seed must not be negative"),
         ("size=0", "size must be positive"),
+        ("shrink_to=0", "shrink_to must be positive"),
         ("pretrain.epochs=0", r"pretrain\.epochs must be at least 1"),
         ("pretrain.batch_size=0", r"pretrain\.batch_size must be at least 1"),
         ("pretrain.validation_shot=0", r"pretrain\.validation_shot must be at least 1"),

@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from deepbdc._files import cache_folder
 from deepbdc._registry import nearest
 from deepbdc.errors import UserError
 
@@ -250,8 +251,7 @@ def sources(name: str, split: str) -> list[tuple[str, str]]:
 
 def data_root(root: str | Path | None = None) -> Path:
     """Return the folder of the prepared benchmarks: ``root``, else ``$DEEPBDC_DATA``, else ``~/.cache/deepbdc``."""
-    chosen = root or os.environ.get("DEEPBDC_DATA") or Path.home() / ".cache" / "deepbdc"
-    return Path(chosen).expanduser()
+    return Path(root or os.environ.get("DEEPBDC_DATA") or cache_folder()).expanduser()
 
 
 def prepared_path(name: str, root: str | Path | None = None) -> Path:
