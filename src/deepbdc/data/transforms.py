@@ -98,11 +98,13 @@ class BatchTestTransform:
 
     def __call__(self, images: Pixels) -> Tensor:
         """Transform a batch."""
+        return normalise(self.cropped(images).float().div_(255), self.preprocessing)
+
+    def cropped(self, images: Pixels) -> Tensor:
+        """Resize and crop, without the conversion of colours: uint8 ``(n, 3, size, size)``."""
         if isinstance(images, np.ndarray):
-            batch = self._cropped(_channels_first(images))
-        else:
-            batch = torch.cat([self._cropped(_channels_first(image[None])) for image in images])
-        return normalise(batch.float() / 255, self.preprocessing)
+            return self._cropped(_channels_first(images))
+        return torch.cat([self._cropped(_channels_first(image[None])) for image in images])
 
     def _cropped(self, batch: Tensor) -> Tensor:
         """Resize and crop images of one size, uint8 ``(n, 3, h, w)``."""
@@ -144,7 +146,8 @@ class BatchTrainTransform:
     def __call__(self, images: Pixels) -> Tensor:
         """Transform a batch."""
         if self.augmentation == "crop_flip":
-            return self._shifted(BatchTestTransform(self.preprocessing)(images))
+            moved = self._shifted(BatchTestTransform(self.preprocessing).cropped(images))
+            return normalise(moved.float().div_(255), self.preprocessing)
         size = self.preprocessing.input_size
         if isinstance(images, np.ndarray) and max(images.shape[1:3]) <= size:
             boxes, flips = self._crops(len(images), images.shape[1], images.shape[2])
@@ -178,7 +181,9 @@ class BatchTrainTransform:
         rows, columns = (torch.arange(size) + moves).clamp(0, size - 1)  # (n, size) each
         flips = self._uniform(count) < 0.5
         columns = torch.where(flips[:, None], columns.flip(1), columns)
-        return batch[torch.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        moves_of = zip(batch.permute(0, 2, 3, 1), rows, columns, strict=True)
+        moved = [image.index_select(0, row).index_select(1, column) for image, row, column in moves_of]
+        return torch.stack(moved).permute(0, 3, 1, 2)
 
     def _uniform(self, *shape: int) -> Tensor:
         return torch.rand(*shape, generator=self.generator)
@@ -227,4 +232,4 @@ def _grey(batch: Tensor) -> Tensor:
 def normalise(batch: Tensor, preprocessing: Preprocessing) -> Tensor:
     """Normalise a batch ``(n, 3, h, w)`` of colours in [0, 1]: (colour - mean) / std."""
     mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
-    return (batch - mean[:, None, None]) / std[:, None, None]
+    return (batch - mean[:, None, None]).div_(std[:, None, None])
