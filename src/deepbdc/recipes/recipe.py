@@ -60,7 +60,8 @@ class Recipe:
     size: int | None = None
     """Side of the images in pixels, where it is not the backbone's own."""
     dropout: float = 0.0
-    """Probability of dropout on the representation, before the head of a stage that has one."""
+    """Probability of dropout on the representation, before the head of a stage that has one. Of a map, whole channels
+    are dropped."""
     augmentation: Augmentation = "paper"
     shrink_to: int | None = None
     """Decode each image file only once, shrink it to this many pixels on its shorter side (smaller images stay as they
