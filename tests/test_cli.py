@@ -116,7 +116,7 @@ def test_data_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert rows["miniimagenet->cars"] == ["100", "(60,000)", "17", "(1,408)", "49", "(4,033)", "no"]
     assert [name for name, cells in rows.items() if cells[-1] == "yes"] == ["fc100", "glyphs"]
     text = " ".join(" ".join(lines).split())
-    for name in benchmarks.names()[:8]:
+    for name in benchmarks.names()[:9]:
         assert benchmarks.get(name).licence in text
         assert benchmarks.get(name).home in text
         assert benchmarks.get(name).archives[0][0].name in text

@@ -70,6 +70,11 @@ def make_folder(folder: Path) -> None:
         sync_folder(new.parent)
 
 
+def cache_folder() -> Path:
+    """Return the folder for files that can be made again: ``~/.cache/deepbdc``."""
+    return Path.home() / ".cache" / "deepbdc"
+
+
 def _sync_file(path: Path) -> None:
     """Wait until the content of a file is on the disk."""
     handle = os.open(path, os.O_RDWR)  # Windows flushes only files that are open for writing

@@ -21,7 +21,7 @@ from deepbdc._files import temporary, write_text
 from deepbdc._fingerprint import weights_fingerprint
 from deepbdc._memory import usable_memory
 from deepbdc._modes import evaluating
-from deepbdc.data.dataset import ArrayDataset, Dataset
+from deepbdc.data.dataset import Dataset, PixelDataset
 from deepbdc.data.images import BadImage
 from deepbdc.data.transforms import BatchTestTransform, test_transform
 from deepbdc.embedding import Embedding
@@ -109,8 +109,8 @@ class Pictures(Source):
 
     def rows(self, indices: NDArray[np.int64]) -> Tensor:
         """Some pictures, prepared for the network."""
-        if isinstance(self.dataset, ArrayDataset):
-            return self._whole(self.dataset.images[indices])
+        if isinstance(self.dataset, PixelDataset):
+            return self._whole(self.dataset.pixels(indices))
         return torch.stack([self._single(self.dataset.image(int(index))) for index in indices])
 
     def check(self, embedding: Embedding, dataset: Dataset) -> None:
@@ -221,8 +221,8 @@ class _TestBatches(TorchDataset[tuple[int, Tensor | BadImage]]):
 
     def _load(self, start: int) -> Tensor:
         stop = min(start + self.size, len(self.dataset))
-        if isinstance(self.dataset, ArrayDataset):
-            return self.whole(self.dataset.images[start:stop])
+        if isinstance(self.dataset, PixelDataset):
+            return self.whole(self.dataset.pixels(np.arange(start, stop)))
         return torch.stack([self.single(self.dataset.image(index)) for index in range(start, stop)])
 
 
@@ -231,7 +231,7 @@ def _batches(
 ) -> Iterator[tuple[int, Tensor]]:
     """The batches whose first images are ``starts``, each with the index of its first image."""
     batches = _TestBatches(embedding, dataset, size)
-    workers = 0 if isinstance(dataset, ArrayDataset) else workers
+    workers = 0 if isinstance(dataset, PixelDataset) else workers
     with torch.random.fork_rng(devices=[]):  # the loader draws a number when it starts: keep the global stream
         loaded = iter(DataLoader(batches, batch_size=None, sampler=starts, num_workers=workers))
     for start, batch in loaded:

@@ -10,6 +10,7 @@ import torch
 from deepbdc import weight_files
 from deepbdc.data.dataset import Dataset
 from deepbdc.data.loading import find_data, load_dataset
+from deepbdc.data.shrunk import shrunk
 from deepbdc.errors import UserError
 from deepbdc.methods import Method
 from deepbdc.methods.base import TrainingClasses
@@ -76,7 +77,7 @@ def base_images(recipe: Recipe, data: str | Path | None) -> TrainingClasses:
 def _load_base_images(recipe: Recipe, data: str | Path | None) -> Dataset:
     try:
         name, root = find_data(recipe.data, data)
-        return load_dataset(name, "train", root=root)
+        return shrunk(load_dataset(name, "train", root=root), recipe.shrink_to)
     except (OSError, UserError) as error:
         raise UserError(
             f"{recipe.method} needs the images of its training classes also to classify new ones. {error}. "

@@ -13,7 +13,16 @@ from deepbdc.backbones import create_backbone
 from deepbdc.data import benchmarks
 from deepbdc.methods import create_method
 from deepbdc.methods.base import methods
-from deepbdc.recipes import Evaluation, Recipe, Validation, list_recipes, load_recipe, read_recipe, recipe_from_dict
+from deepbdc.recipes import (
+    Evaluation,
+    Recipe,
+    Validation,
+    build_method,
+    list_recipes,
+    load_recipe,
+    read_recipe,
+    recipe_from_dict,
+)
 from deepbdc.recipes.files import RECIPES, parse_override
 from deepbdc.stages import BatchSettings, DistillationSettings, EpisodeSettings, GroupSettings
 
@@ -38,6 +47,12 @@ META = ["protonet", "meta_deepbdc"]
 TRANSFER = ["good_embed", "stl_deepbdc"]
 SMALL = [f"{prefix}{method}" for prefix in ("cifar_fs/", "cifar_fs/resnet12_", "glyphs/") for method in META + TRANSFER]
 SMALL += [f"{folder}/{method}" for folder in ("cifar_fs", "glyphs") for method in methods.names()]
+ON_CPU = [f"cub_cpu/{method}" for method in methods.names()]
+ON_CPU += [f"miniimagenet_cpu/{prefix}{method}" for prefix in ("", "resnet12_") for method in META + TRANSFER]
+ON_CPU += [
+    f"miniimagenet_cpu/{method}"
+    for method in ("covnet", "adm", "dn4", "adm+dn4", "meta_deepbdc+dn4", "frn", "feat", "meta_baseline", "baseline++")
+]
 SMALL = sorted(set(SMALL))
 ON_BENCHMARKS = [
     "aa",
@@ -113,7 +128,7 @@ MINIMAL = "method: protonet\ndata: glyphs\n"
 def test_every_cell_has_a_recipe() -> None:
     expected = [f"{folder}/{method}_{shot}shot" for folder in PAPER_FOLDERS for method in META for shot in (1, 5)]
     expected += [f"{folder}/{method}" for folder in PAPER_FOLDERS for method in TRANSFER]
-    assert set(expected + SMALL) <= set(list_recipes())
+    assert set(expected + SMALL + ON_CPU) <= set(list_recipes())
 
 
 @pytest.mark.parametrize("folder", ["miniimagenet", "cub"])
@@ -146,10 +161,11 @@ def test_classifier_baseline_is_meta_baseline_without_episodes(folder: str) -> N
 def test_every_recipe_resolves(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.data in benchmarks.names()
-    assert recipe.data.replace("->", "_to_") == name.partition("/")[0]
+    assert recipe.data.replace("->", "_to_") == name.partition("/")[0].removesuffix("_cpu")
     assert recipe.method in name.partition("/")[2].replace("classifier_baseline", "meta_baseline")
     assert recipe.seed == 1
-    undistilled = recipe.data == "cifar_fs" and recipe.method == "stl_deepbdc"  # longer pretrain in its place
+    # Longer pretrain in its place; nor is there time for it at 84 px on a CPU.
+    undistilled = name == "cifar_fs/stl_deepbdc" or name == "cifar_fs/resnet12_stl_deepbdc" or "_cpu/" in name
     if recipe.method in TRANSFER:
         assert list(recipe.stages) == (["pretrain"] if undistilled else ["pretrain", "distill"])
     elif recipe.method in META:
@@ -169,6 +185,8 @@ def test_method_and_backbone_of_every_recipe(name: str) -> None:
     backbone = create_backbone(**{**recipe.backbone, **({} if name in SMALL else {"width": 0.05})})
     if name in SMALL:
         assert backbone.map_size(recipe.size) == (8, 8)
+    elif name in ON_CPU:
+        assert backbone.map_size(84) == (10, 10)
     else:
         assert recipe.backbone == {"name": "resnet18" if recipe.data == "cub" else "resnet12"}
         assert recipe.size is None
@@ -176,6 +194,20 @@ def test_method_and_backbone_of_every_recipe(name: str) -> None:
     options = {key: value for key, value in recipe.options.items() if key != "reduce_to"}  # large, and not needed
     method = create_method(recipe.method, backbone, **options)
     assert set(recipe.stages) <= set(method.objectives)
+
+
+@pytest.mark.parametrize("name", [name for name in list_recipes() if "_cpu/" in name])
+def test_recipes_at_84_pixels_on_a_cpu(name: str) -> None:
+    recipe = load_recipe(name)
+    preprocessing = build_method(recipe).embedding.preprocessing
+    assert preprocessing.input_size == 84
+    assert recipe.shrink_to == preprocessing.resize  # then an evaluation gets the same pixels as from the files
+    few = ("aa", "gnn_ft", "maml", "tadam")  # the network sees each task, or a task takes long
+    assert recipe.evaluation is not None
+    assert recipe.evaluation.episodes == 2000 or recipe.method in few
+    if "pretrain" in recipe.stages and recipe.method != "maml":
+        assert recipe.stages["pretrain"].epochs == (60 if recipe.data == "cub" else 20)
+    assert load_recipe(name, ["data=cub_cropped"]) == dataclasses.replace(recipe, data="cub_cropped")
 
 
 @pytest.mark.parametrize(("method", "folder", "values"), paper_cells(), ids=lambda value: str(value)[:24])
@@ -532,6 +564,7 @@ def test_wrong_types(override: str, message: str) -> None:
         ("dropout=-0.1", "dropout must be"),
         ("workers=-1", "workers and seed must not be negative"),
         ("size=0", "size must be positive"),
+        ("shrink_to=0", "shrink_to must be positive"),
         ("pretrain.epochs=0", r"pretrain\.epochs must be at least 1"),
         ("pretrain.batch_size=0", r"pretrain\.batch_size must be at least 1"),
         ("pretrain.validation_shot=0", r"pretrain\.validation_shot must be at least 1"),
@@ -764,7 +797,7 @@ def test_the_page_names_every_recipe() -> None:
     """In full, as `BENCHMARK/METHOD_*` for both numbers of shots, or as `miniimagenet_to_*/...` for all targets."""
     for name in list_recipes():
         folder, _, method = name.partition("/")
-        if folder in ("cifar_fs", "glyphs") and method in methods.names():
+        if folder in ("cifar_fs", "glyphs", "cub_cpu") and method in methods.names():
             continue  # the page says that there is one for every method
         if method.removesuffix("_1shot").removesuffix("_5shot") in META + TRANSFER and folder in PAPER_FOLDERS:
             continue  # in the first table

@@ -11,9 +11,12 @@ from PIL import Image
 
 import deepbdc
 from deepbdc import weight_files
+from deepbdc.data import dataset
 from deepbdc.data.images import BadImage
 from deepbdc.data.loading import load_dataset
 from deepbdc.recipes import recipe_from_dict
+from deepbdc.report import evaluation
+from deepbdc.report.evaluation import EvaluationRequest
 from deepbdc.runs import is_finished, load_run
 from deepbdc.training.devices import DeviceOptions, start
 from deepbdc.training.run import train
@@ -161,6 +164,25 @@ def test_a_folder_of_photos_without_val_and_test(tmp_path: Path) -> None:
     choosing = tiny.recipe(distill=None, pretrain={"epochs": 1, "batch_size": 8, "select": "best"})
     with pytest.raises(ValueError, match="no validation classes"):
         train(choosing, tmp_path / "other", data=photos, quiet=True)
+
+
+def test_shrunk_photos_are_decoded_once_for_training_and_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {split: [f"{split}{index}" for index in range(4)] for split in ("train", "val", "test")}
+    photos = write_folder(tmp_path / "photos", names)
+    settings = {"episodes": 20, "query": 5, "way": 3, "shots": [1]}
+    changes = {"distill": None, "pretrain": {"epochs": 3, "batch_size": 8}, "shrink_to": 16, "evaluation": settings}
+    decoded: list[Path] = []
+    original = dataset.load_image
+    monkeypatch.setattr(dataset, "load_image", lambda file: decoded.append(file) or original(file))
+    folder = tmp_path / "run"
+    result = train(tiny.recipe(**changes), folder, data=photos, quiet=True).results[0]
+    assert len(decoded) == len(set(decoded)) == 3 * 4 * 8
+    request = EvaluationRequest(str(folder), str(photos), shots=(1,), way=3, query=5, episodes=20)
+    again = evaluation.run(request, load_run(folder))[0]
+    assert len(decoded) == 3 * 4 * 8
+    assert again.accuracies.tolist() == result.accuracies.tolist()
 
 
 def test_a_recipe_can_leave_the_test_classes_alone(tiny_data: Path, tmp_path: Path) -> None:

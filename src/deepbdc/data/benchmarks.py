@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from deepbdc._files import cache_folder
 from deepbdc._registry import nearest
 from deepbdc.errors import UserError
 
@@ -81,6 +82,14 @@ _CIFAR_ARCHIVES = (
 )
 _CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _CIFAR_LICENCE = "none stated; cite Krizhevsky 2009"
+_CUB: dict[str, Any] = {
+    "layout": "folder",
+    "licence": "no formal text; commonly non-commercial research and education",
+    "home": "https://data.caltech.edu/records/65de6-vp158",
+    "archives": ((Archive("CUB_200_2011.tgz", "97eceeb196236b17998738112f37df78"),),),
+}
+_SAME_SPLIT = {"cub_cropped": "cub"}
+"""Benchmarks with the same images, classes and splits as another one."""
 
 _TABLE: dict[str, dict[str, Any]] = {
     "miniimagenet": {
@@ -97,12 +106,10 @@ _TABLE: dict[str, dict[str, Any]] = {
         "home": _IMAGENET_HOME,
         "archives": _IMAGENET_ARCHIVES,
     },
-    "cub": {
-        "title": "200 species of birds (CUB-200-2011), whole images",
-        "layout": "folder",
-        "licence": "no formal text; commonly non-commercial research and education",
-        "home": "https://data.caltech.edu/records/65de6-vp158",
-        "archives": ((Archive("CUB_200_2011.tgz", "97eceeb196236b17998738112f37df78"),),),
+    "cub": {"title": "200 species of birds (CUB-200-2011), whole images", **_CUB},
+    "cub_cropped": {
+        "title": "CUB-200-2011, cropped to the bounding boxes of the birds; the classes and split of cub",
+        **_CUB,
     },
     "aircraft": {
         "title": "100 variants of aircraft (FGVC-Aircraft 2013b), cropped to the bounding boxes",
@@ -202,7 +209,7 @@ def get(name: str) -> Benchmark:
     entry = _TABLE[name]
     if entry["layout"] == "embedded":
         return Benchmark(name=name, **entry)
-    facts = _read_facts(name)
+    facts = _read_facts(_SAME_SPLIT.get(name, name))
     classes = {split: tuple(facts["splits"][split]) for split in SPLITS}
     per_class = facts.get("images_per_class", {})
     if isinstance(per_class, int):
@@ -250,8 +257,7 @@ def sources(name: str, split: str) -> list[tuple[str, str]]:
 
 def data_root(root: str | Path | None = None) -> Path:
     """Return the folder of the prepared benchmarks: ``root``, else ``$DEEPBDC_DATA``, else ``~/.cache/deepbdc``."""
-    chosen = root or os.environ.get("DEEPBDC_DATA") or Path.home() / ".cache" / "deepbdc"
-    return Path(chosen).expanduser()
+    return Path(root or os.environ.get("DEEPBDC_DATA") or cache_folder()).expanduser()
 
 
 def prepared_path(name: str, root: str | Path | None = None) -> Path:

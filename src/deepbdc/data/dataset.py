@@ -62,7 +62,19 @@ class Dataset(ABC):
         return f"<{self.name} {self.split}: {len(self)} images of {len(self.class_names)} classes>"
 
 
-class ArrayDataset(Dataset):
+Pixels = NDArray[np.uint8] | Sequence[NDArray[np.uint8]]
+"""Images of one size ``(n, h, w, 3)``, or images of different sizes, each ``(h, w, 3)``."""
+
+
+class PixelDataset(Dataset):
+    """Images whose pixels are at hand: nothing is decoded on access, so processes that read ahead gain nothing."""
+
+    @abstractmethod
+    def pixels(self, indices: NDArray[np.int64]) -> Pixels:
+        """The pixels of some images in RGB."""
+
+
+class ArrayDataset(PixelDataset):
     """Small images of one size, held in memory: ``images`` uint8 ``(n, h, w, 3)``."""
 
     def __init__(
@@ -80,6 +92,10 @@ class ArrayDataset(Dataset):
         from PIL import Image
 
         return Image.fromarray(self.images[index])
+
+    def pixels(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """The pixels of some images, ``(n, h, w, 3)``."""
+        return self.images[indices]
 
     @cached_property
     def fingerprint(self) -> str:

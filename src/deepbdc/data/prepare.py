@@ -1,9 +1,9 @@
 """Convert the official archive of a benchmark to the standard layout, and verify the result.
 
-Image files are copied unchanged (except for ``aircraft``, whose images are cropped). Each file is written atomically:
-a file with its final name is complete, and after an interruption a second call writes only the missing files. A marker
-is written when all counts are right; without it, the benchmark does not count as prepared. If the source is a folder
-on the same file system, its files are hard-linked, which takes almost no time and space.
+Image files are copied unchanged (except for ``aircraft`` and ``cub_cropped``, whose images are cropped). Each file is
+written atomically: a file with its final name is complete, and after an interruption a second call writes only the
+missing files. A marker is written when all counts are right; without it, the benchmark does not count as prepared. If
+the source is a folder on the same file system, its files are hard-linked, which takes almost no time and space.
 """
 
 import json
@@ -32,6 +32,7 @@ _TO_FOLDER: dict[str, Callable[[Source], Iterator[Placement]]] = {
     "miniimagenet": imagenet.imagenet,
     "tieredimagenet": imagenet.imagenet,
     "cub": folders.cub,
+    "cub_cropped": folders.cub_cropped,
     "aircraft": folders.aircraft,
     "cars": folders.cars,
 }
@@ -205,6 +206,10 @@ def _is_standard_layout(path: Path, benchmark: Benchmark) -> bool:
     """Whether the folder has all splits with exactly their classes (ImageNet itself has only a train folder)."""
     if not path.is_dir():
         return False
+    if (path / MARKER).is_file():
+        made_as = json.loads((path / MARKER).read_text(encoding="utf-8")).get("benchmark")
+        if made_as != benchmark.name:
+            raise PrepareError(f"{path} was prepared as {made_as}, not as {benchmark.name}. {how_to_get(benchmark)}")
     counts = count_folder(path)
     expected = {split: set(map(prepared_folder_name, names)) for split, names in benchmark.classes.items()}
     return all(set(counts[split]) == names for split, names in expected.items())

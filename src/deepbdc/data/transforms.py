@@ -1,4 +1,4 @@
-"""Transforms from images to tensors, as in the paper: one by one for image files, in batches for small arrays."""
+"""Transforms from images to tensors, as in the paper: one by one for image files, in batches for decoded pixels."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, cast
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from deepbdc.data.dataset import Pixels
 from deepbdc.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
@@ -40,13 +41,16 @@ def test_transform(preprocessing: Preprocessing) -> ImageTransform:
 
 def middle_part(picture: "Image.Image") -> "Image.Image":
     """Crop extremely long images to an aspect ratio of 4, so that the ends are not resized just to be discarded."""
-    width, height = picture.size
+    left, top, right, bottom = _middle_box(*picture.size)
+    return picture if (right - left, bottom - top) == picture.size else picture.crop((left, top, right, bottom))
+
+
+def _middle_box(width: int, height: int) -> tuple[int, int, int, int]:
+    """The box (left, top, right, bottom) of `middle_part`."""
     most = LONGEST * min(width, height)
-    if max(width, height) <= most:
-        return picture
     wide, tall = min(width, most), min(height, most)
     left, top = (width - wide) // 2, (height - tall) // 2
-    return picture.crop((left, top, left + wide, top + tall))
+    return left, top, left + wide, top + tall
 
 
 def train_transform(preprocessing: Preprocessing, augmentation: Augmentation = "paper") -> ImageTransform:
@@ -87,29 +91,46 @@ def _to_tensor(preprocessing: Preprocessing) -> list[torch.nn.Module]:
 
 
 class BatchTestTransform:
-    """`test_transform` for a batch of uint8 arrays of one size: ``(n, h, w, 3) -> (n, 3, size, size)``."""
+    """`test_transform` for decoded images, of one size or not: -> ``(n, 3, size, size)``."""
 
     def __init__(self, preprocessing: Preprocessing) -> None:
         self.preprocessing = preprocessing
 
-    def __call__(self, images: NDArray[np.uint8]) -> Tensor:
+    def __call__(self, images: Pixels) -> Tensor:
         """Transform a batch."""
+        return normalise(self.cropped(images).float().div_(255), self.preprocessing)
+
+    def cropped(self, images: Pixels) -> Tensor:
+        """Resize and crop, without the conversion of colours: uint8 ``(n, 3, size, size)``."""
+        if isinstance(images, np.ndarray):
+            return self._cropped(_channels_first(images))
+        return torch.cat([self._cropped(_channels_first(image[None])) for image in images])
+
+    def _cropped(self, batch: Tensor) -> Tensor:
+        """Resize and crop images of one size, uint8 ``(n, 3, h, w)``."""
         from torchvision.transforms import InterpolationMode
         from torchvision.transforms.v2 import functional as v2
 
-        batch = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
         chosen = self.preprocessing
+        if not chosen.squash:
+            left, top, right, bottom = _middle_box(batch.shape[3], batch.shape[2])
+            batch = batch[:, :, top:bottom, left:right]
         if min(batch.shape[2:]) != chosen.resize or chosen.squash:
             batch = v2.resize(batch, _resized(chosen), interpolation=InterpolationMode(chosen.interpolation))
-        batch = v2.center_crop(batch, [chosen.input_size])
-        return normalise(batch.float() / 255, chosen)
+        cropped: Tensor = v2.center_crop(batch, [chosen.input_size])
+        return cropped
+
+
+def _channels_first(images: NDArray[np.uint8]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
 
 
 class BatchTrainTransform:
-    """`train_transform` for a batch of uint8 arrays of one size, with independent random values for each image.
+    """`train_transform` for decoded images, of one size or not, with independent random values for each image.
 
-    Unlike in `train_transform`, crops are always interpolated bilinearly, and the colour jitter changes brightness,
-    contrast and saturation in this order (torchvision draws a random order for each image).
+    Unlike in `train_transform`, the colour jitter changes brightness, contrast and saturation in this order
+    (torchvision draws a random order for each image), and crops of images of one size that are not larger than the
+    result are always interpolated bilinearly, all at once.
     """
 
     def __init__(
@@ -122,15 +143,35 @@ class BatchTrainTransform:
         self.generator = generator
         self.augmentation = augmentation
 
-    def __call__(self, images: NDArray[np.uint8]) -> Tensor:
+    def __call__(self, images: Pixels) -> Tensor:
         """Transform a batch."""
         if self.augmentation == "crop_flip":
-            return self._shifted(BatchTestTransform(self.preprocessing)(images))
-        batch = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float() / 255
-        boxes, flips = self._crops(len(batch), batch.shape[2], batch.shape[3])
-        batch = crop_and_resize(batch, boxes, flips, self.preprocessing.input_size)
+            moved = self._shifted(BatchTestTransform(self.preprocessing).cropped(images))
+            return normalise(moved.float().div_(255), self.preprocessing)
+        size = self.preprocessing.input_size
+        if isinstance(images, np.ndarray) and max(images.shape[1:3]) <= size:
+            boxes, flips = self._crops(len(images), images.shape[1], images.shape[2])
+            batch = crop_and_resize(_channels_first(images).float() / 255, boxes, flips, size)
+        else:
+            batch = self._crop_one_by_one(images)
         factors = 1 + JITTER * (2 * self._uniform(3, len(batch)) - 1)
         return normalise(colour_jitter(batch, *factors), self.preprocessing)
+
+    def _crop_one_by_one(self, images: Pixels) -> Tensor:
+        """Random resized crops and flips: ``(n, 3, size, size)``. A crop that is made smaller is smoothed first."""
+        from torchvision.transforms import InterpolationMode
+        from torchvision.transforms.v2 import functional as v2
+
+        sides = torch.tensor([image.shape[:2] for image in images], dtype=torch.float32)
+        boxes, flips = self._crops(len(images), *sides.unbind(dim=1))
+        size, interpolation = self.preprocessing.input_size, InterpolationMode(self.preprocessing.interpolation)
+        whole = torch.cat([boxes[:, :2].floor(), boxes[:, 2:].round().clamp(min=1)], dim=1).int().tolist()
+        crops = [
+            v2.resized_crop(_channels_first(image[None]), *box, [size, size], interpolation)
+            for image, box in zip(images, whole, strict=True)
+        ]
+        batch = torch.cat(crops).float() / 255
+        return torch.where(flips[:, None, None, None], batch.flip(3), batch)
 
     def _shifted(self, batch: Tensor) -> Tensor:
         """Shift each image by whole pixels, repeating its edges, and flip it with probability 1/2."""
@@ -140,12 +181,14 @@ class BatchTrainTransform:
         rows, columns = (torch.arange(size) + moves).clamp(0, size - 1)  # (n, size) each
         flips = self._uniform(count) < 0.5
         columns = torch.where(flips[:, None], columns.flip(1), columns)
-        return batch[torch.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        moves_of = zip(batch.permute(0, 2, 3, 1), rows, columns, strict=True)
+        moved = [image.index_select(0, row).index_select(1, column) for image, row, column in moves_of]
+        return torch.stack(moved).permute(0, 3, 1, 2)
 
     def _uniform(self, *shape: int) -> Tensor:
         return torch.rand(*shape, generator=self.generator)
 
-    def _crops(self, count: int, height: int, width: int) -> tuple[Tensor, Tensor]:
+    def _crops(self, count: int, height: int | Tensor, width: int | Tensor) -> tuple[Tensor, Tensor]:
         """Draw boxes ``(n, 4)`` (top, left, height, width; 8-100 % of the area, aspect 3/4-4/3) and flips ``(n,)``."""
         area = height * width * (0.08 + 0.92 * self._uniform(count))
         aspect = torch.exp((2 * self._uniform(count) - 1) * float(np.log(4 / 3)))
@@ -189,4 +232,4 @@ def _grey(batch: Tensor) -> Tensor:
 def normalise(batch: Tensor, preprocessing: Preprocessing) -> Tensor:
     """Normalise a batch ``(n, 3, h, w)`` of colours in [0, 1]: (colour - mean) / std."""
     mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
-    return (batch - mean[:, None, None]) / std[:, None, None]
+    return (batch - mean[:, None, None]).div_(std[:, None, None])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from deepbdc._files import write_json
 from deepbdc.data.dataset import Dataset
 from deepbdc.data.loading import find_data, load_dataset
+from deepbdc.data.shrunk import shrunk
 from deepbdc.episodes import Episodes, sample_episodes
 from deepbdc.errors import UserError
 from deepbdc.evaluation import EvaluationResult, episodes_fingerprint, evaluate
@@ -248,6 +249,7 @@ def evaluate_run(folder: Path, dataset: Dataset, episodes: Episodes, classifier:
     method = run.method
     if classifier is not None:
         method = Method(method.embedding, create_classifier(classifier)).eval()
+    dataset = shrunk(dataset, run.recipe.shrink_to)
     source = method.source(dataset, workers=run.recipe.workers)
     return evaluate(method, dataset, episodes=episodes, bank=source)
 

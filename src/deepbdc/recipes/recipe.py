@@ -60,8 +60,15 @@ class Recipe:
     size: int | None = None
     """Side of the images in pixels, where it is not the backbone's own."""
     dropout: float = 0.0
-    """Probability of dropout on the representation, before the head of a stage that has one."""
+    """Probability of dropout on the representation, before the head of a stage that has one. Of a map, whole channels
+    are dropped."""
     augmentation: Augmentation = "paper"
+    shrink_to: int | None = None
+    """Decode each image file only once, shrink it to this many pixels on its shorter side (smaller images stay as they
+    are), and keep the pixels in a file beside the images; see `deepbdc.data.shrunk`. By default, files are decoded in
+    every epoch. With the number to which the network's images are resized (92 for 84 px), evaluations and ``crop_flip``
+    get the same pixels as without it; the random crops of ``paper`` are cut from the shrunk image and have less detail.
+    """
     seed: int = 1
     workers: int = 4
     """Processes that read and augment image files. Arrays in memory need none."""
@@ -195,8 +202,11 @@ def _check(recipe: Recipe, title: str) -> None:
         raise UserError(f"{title}: backbone needs a name, like 'backbone: {{name: resnet12}}'")
     if not 0 <= recipe.dropout < 1:
         raise UserError(f"{title}: dropout must be at least 0 and below 1, got {recipe.dropout}")
-    if recipe.workers < 0 or recipe.seed < 0 or (recipe.size is not None and recipe.size < 1):
-        raise UserError(f"{title}: workers and seed must not be negative, and size must be positive")
+    if recipe.workers < 0 or recipe.seed < 0:
+        raise UserError(f"{title}: workers and seed must not be negative")
+    for name, pixels in (("size", recipe.size), ("shrink_to", recipe.shrink_to)):
+        if pixels is not None and pixels < 1:
+            raise UserError(f"{title}: {name} must be positive, got {pixels}")
     for name, settings in recipe.stages.items():
         settings.check(f"{title}: {name}")
     check_counts(recipe.validation, f"{title}: validation", ("shot", "way", "query", "episodes"))

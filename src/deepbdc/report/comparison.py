@@ -221,6 +221,7 @@ def compare_runs(
         cache, progress: As for `build_bank`.
         known: Results of runs, by their folder, that need not be computed again if they belong to the same episodes.
     """
+    from deepbdc.data.shrunk import shrunk
     from deepbdc.episodes import sample_episodes
 
     ordered = _baseline_first(list(zip(names or _names(runs), runs, strict=True)), baseline)
@@ -242,8 +243,9 @@ def compare_runs(
         found = _of_episodes((known or {}).get(run.folder, ()), drawn)
         if found is None:
             method, options = run.method.to(device), {"device": device, "cache": cache, "progress": progress}
-            source = method.source(dataset, **options, workers=run.recipe.workers)
-            found = tuple(evaluate(method, dataset, episodes=those, bank=source, progress=progress) for those in drawn)
+            images = shrunk(dataset, run.recipe.shrink_to, progress=progress)
+            source = method.source(images, **options, workers=run.recipe.workers)
+            found = tuple(evaluate(method, images, episodes=those, bank=source, progress=progress) for those in drawn)
         looks = record_look(run.folder, "compare", found)
         rows.append(Row(name, run.recipe.method, str(run.folder), found, run.recipe, run.recipe.seed, looks))
     return ComparisonTable(tuple(rows), tuple(shots))

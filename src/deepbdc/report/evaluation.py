@@ -68,10 +68,13 @@ def run(
         root, skip_bad: As for `load_dataset`.
     """
     from deepbdc.data.loading import load_dataset
+    from deepbdc.data.shrunk import shrunk
     from deepbdc.episodes import sample_episodes
 
     method = _method(request, trained).to(device)
     dataset = load_dataset(request.data, request.split, root=root, skip_bad=skip_bad)
+    if trained is not None:
+        dataset = shrunk(dataset, trained.recipe.shrink_to, progress=progress)
     kind: dict[str, Any] = {"unbalanced": request.unbalanced, "dirichlet": request.dirichlet}
     drawn = [  # before the slow part, because most mistakes in a request show here
         sample_episodes(dataset, request.way, shot, request.query, request.episodes, request.seed, **kind)

@@ -95,7 +95,15 @@ def _words(name: str) -> str:
     return " ".join(part if part.isupper() else part.lower() for part in parts)
 
 
-_LETTERS = {"glyphs": "g", "cifar_fs": "c", "miniimagenet": "m", "tieredimagenet": "t", "cub": "u"}
+_LETTERS = {
+    "glyphs": "g",
+    "cifar_fs": "c",
+    "miniimagenet": "m",
+    "miniimagenet_cpu": "m",
+    "tieredimagenet": "t",
+    "cub": "u",
+    "cub_cpu": "u",
+}
 
 
 def table(rows: Sequence[MethodRow]) -> "Table":

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from deepbdc._seeds import derive
-from deepbdc.data.dataset import ArrayDataset, Dataset
+from deepbdc.data.dataset import Dataset, PixelDataset
 from deepbdc.data.images import BadImage
 from deepbdc.data.transforms import BatchTestTransform, BatchTrainTransform, test_transform, train_transform
 from deepbdc.episodes import EpisodeStream
@@ -68,7 +68,7 @@ class AugmentedImages:
         self.preprocessing = preprocessing
         self.augmentation: Augmentation = augmentation
         self._single: Any = None
-        if not isinstance(dataset, ArrayDataset):
+        if not isinstance(dataset, PixelDataset):
             if augmentation == "none":
                 self._single = test_transform(preprocessing)
             else:
@@ -76,8 +76,8 @@ class AugmentedImages:
 
     def load(self, indices: NDArray[np.int64], seed: int) -> Tensor:
         """Images ``(n, 3, size, size)``, with random changes drawn from ``seed``."""
-        if isinstance(self.dataset, ArrayDataset):
-            images = self.dataset.images[indices]
+        if isinstance(self.dataset, PixelDataset):
+            images = self.dataset.pixels(indices)
             if self.augmentation == "none":
                 return BatchTestTransform(self.preprocessing)(images)
             generator = torch.Generator().manual_seed(seed)

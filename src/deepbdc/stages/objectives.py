@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import dropout, dropout2d
 
 from deepbdc._modes import evaluating, separate_random_numbers
 from deepbdc.errors import UserError
@@ -41,7 +42,7 @@ class Inputs:
     classes: int
     """Number of training classes."""
     dropout: float = 0.0
-    """Probability of dropout on the representation, before a head."""
+    """Probability of dropout on the representation, before a head: of its numbers, or of the channels of a map."""
     before: "Objective | None" = None
     """The objective of the stage before, with its final weights; None in the first stage."""
     base: "TrainingClasses | None" = None
@@ -124,7 +125,10 @@ class ObjectiveWithHead(Objective):
 
     def logits(self, representations: Tensor) -> Tensor:
         """Scores of all training classes, ``(n, ...) -> (n, classes)``."""
-        scores: Tensor = self.head(self.dropout(representations))
+        maps = representations.ndim == 4
+        # Of maps, whole channels are dropped: for a head on their average, that is dropout on the average.
+        drop = dropout2d if maps else dropout
+        scores: Tensor = self.head(drop(representations, self.dropout.p, self.training))
         return scores
 
 

@@ -145,9 +145,10 @@ def estimate(recipe: Recipe, options: DeviceOptions, *, data: str | Path | None 
         if fabric.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(fabric.device)
         in_memory = _in_memory(str(name), datasets)
+        at_hand = in_memory or recipe.shrink_to is not None  # shrunk images are decoded before the training
         method = build_method(recipe)
         scoring = _Scoring(fabric, method)
-        stages, head = _measure_stages(recipe, fabric, sizes, in_memory, Process(0, processes), scoring)
+        stages, head = _measure_stages(recipe, fabric, sizes, at_hand, Process(0, processes), scoring)
         evaluation = None
         if "test" in sizes and recipe.evaluation is not None:
             evaluation = scoring.seconds(sizes["test"].images, recipe.evaluation, recipe.evaluation.shots)
@@ -305,7 +306,7 @@ def _measure_stages(
     recipe: Recipe,
     fabric: "Fabric",
     sizes: Mapping[str, SplitSize],
-    in_memory: bool,
+    at_hand: bool,
     process: Process,
     scoring: "_Scoring",
 ) -> tuple[list[StageEstimate], int]:
@@ -324,7 +325,7 @@ def _measure_stages(
         if stage.section not in measured:
             before = build_objective(recipe, stage, len(imagined.class_names), before)
             head = max(head, _count(before) - _count(before.method))
-            measured[stage.section] = _measure_step(Trainer(fabric, recipe, stage, before), batches, in_memory)
+            measured[stage.section] = _measure_step(Trainer(fabric, recipe, stage, before), batches, at_hand)
         settings, val = stage.settings, sizes.get("val")
         seconds = None
         if val is not None:
@@ -344,13 +345,13 @@ def _count_validations(settings: StageSettings) -> int:
     return len(due | {settings.epochs})
 
 
-def _measure_step(trainer: Trainer, batches: Batches, in_memory: bool) -> float:
+def _measure_step(trainer: Trainer, batches: Batches, at_hand: bool) -> float:
     """Duration of a step in seconds. Loading a batch counts if the training process does it itself."""
 
     def load() -> list[tuple[Any, ...]]:
         return [batches.load(0, 0, part) for part in range(batches.parts)]
 
-    ahead = None if in_memory else load()
+    ahead = None if at_hand else load()
 
     def step() -> None:
         trainer.step(load() if ahead is None else ahead, 0, 0)

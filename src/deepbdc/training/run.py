@@ -112,7 +112,8 @@ def train(
     if from_first(fabric, lambda: is_finished(folder)):
         return from_first(fabric, lambda: _read_result(folder))
     # Everything that can show a mistake comes before the first step, not after hours.
-    splits = in_all(fabric, lambda: _load_data(recipe, data, stages))
+    show = fabric.is_global_zero and not quiet
+    splits = in_all(fabric, lambda: _load_data(recipe, data, stages, show))
     test_episodes = _test_episodes(recipe, splits.test)
     validation_episodes = _validation_episodes(recipe, stages, splits.val)
     batches = {stage.name: build_batches(recipe, stage, splits.train, template, process_of(fabric)) for stage in stages}
@@ -329,19 +330,21 @@ def _open_log(
     return RunLog(folder, quiet=quiet, resume_from=seconds)
 
 
-def _load_data(recipe: Recipe, data: str | Path | None, stages: list[Stage]) -> _Data:
+def _load_data(recipe: Recipe, data: str | Path | None, stages: list[Stage], show: bool) -> _Data:
     from deepbdc.data.loading import find_data, load_splits
+    from deepbdc.data.shrunk import shrunk
 
     name, root = find_data(recipe.data, data)
     there = load_splits(name, root)
-    found = _Data(there["train"], there.get("val"), None if recipe.evaluation is None else there.get("test"))
     choosing = [stage.section for stage in stages if stage.settings.select == "best"]
-    if found.val is None and choosing:
+    if "val" not in there and choosing:
         values = " ".join(f"{section}.select=last" for section in dict.fromkeys(choosing))
         raise UserError(
             f"{name} has no validation classes to choose the best epoch by: add a folder val, or give {values}"
         )
-    return found
+    needed = [split for split in there if split != "test" or recipe.evaluation is not None]
+    found = {split: shrunk(there[split], recipe.shrink_to, progress=show) for split in needed}
+    return _Data(found["train"], found.get("val"), found.get("test"))
 
 
 def _validation_episodes(recipe: Recipe, stages: list[Stage], dataset: Dataset | None) -> dict[int, Episodes]:

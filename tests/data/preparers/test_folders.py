@@ -62,6 +62,54 @@ def test_aircraft_in_another_order_is_a_warning(tmp_path: Path) -> None:
     assert tree(made).keys() == crops.keys()
 
 
+BIRDS = {"train": ("001.A", "003.C"), "val": ("002.B",), "test": ("004.D",)}
+CROPPED = small("cub_cropped", BIRDS, 1)
+
+
+def bird_files() -> tuple[dict[str, bytes], dict[str, np.ndarray]]:
+    """The archive, and what each crop must look like. The second box reaches beyond its image of 40×30 pixels."""
+    files, crops, lines, boxes = {}, {}, [], []
+    corners = {"001.A": (2, 3, 20, 10), "002.B": (30, 25, 15, 9), "003.C": (0, 0, 40, 30), "004.D": (7, 1, 5, 29)}
+    for number, (name, (left, top, width, height)) in enumerate(corners.items(), start=1):
+        split = next(part for part, names in BIRDS.items() if name in names)
+        files[f"images/{name}/bird.{number}.jpg"] = content = picture(number)
+        lines.append(f"{number} {name}/bird.{number}.jpg")
+        boxes.append(f"{number} {left}.0 {top}.0 {width}.0 {height}.0")
+        pixels = np.asarray(Image.open(io.BytesIO(content)))
+        crops[f"{split}/{name}/bird.{number}.png"] = pixels[top : top + height, left : left + width]
+    files["images.txt"] = "\n".join(lines).encode()
+    files["bounding_boxes.txt"] = "\n".join(boxes).encode()
+    return {f"CUB_200_2011/{name}": content for name, content in files.items()}, crops
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_birds_are_cropped_to_their_boxes(tmp_path: Path, packed: bool) -> None:
+    files, crops = bird_files()
+    source = write_tar(tmp_path / "CUB_200_2011.tgz", files) if packed else write_folder(tmp_path / "in", files)
+    made = tree(prepare("cub_cropped", source, tmp_path / "root", benchmark=CROPPED))
+    assert made.keys() == crops.keys()
+    for image, content in made.items():
+        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))), crops[image])
+    assert crops["val/002.B/bird.2.png"].shape == (5, 10, 3)
+
+
+def test_birds_without_boxes(tmp_path: Path) -> None:
+    files, _ = bird_files()
+    texts = {"CUB_200_2011/bounding_boxes.txt": b"1 0 0 5 5"}
+    with pytest.raises(PrepareError, match=r"no box for the image 00.\../bird"):
+        prepare("cub_cropped", write_folder(tmp_path / "in", files | texts), tmp_path / "root", benchmark=CROPPED)
+    del files["CUB_200_2011/bounding_boxes.txt"]
+    with pytest.raises(PrepareError, match=r"does not contain bounding_boxes\.txt"):
+        prepare("cub_cropped", write_folder(tmp_path / "other", files), tmp_path / "root", benchmark=CROPPED)
+
+
+def test_whole_birds_are_not_taken_for_cropped_ones(tmp_path: Path) -> None:
+    files, _ = bird_files()
+    whole = prepare("cub", write_folder(tmp_path / "in", files), tmp_path / "root", benchmark=small("cub", BIRDS, 1))
+    with pytest.raises(PrepareError, match="was prepared as cub, not as cub_cropped"):
+        prepare("cub_cropped", whole, tmp_path / "root", benchmark=CROPPED)
+
+
 CARS = ("AM General Hummer SUV 2000", "Acura RL Sedan 2012", "Ram C/V Cargo Van Minivan 2012")
 CARS_FACTS = small(
     "cars",

@@ -19,10 +19,45 @@ Box = tuple[int, int, int, int]
 def cub(source: Source) -> Iterator[Placement]:
     """Place ``CUB_200_2011/images/001.Black_footed_Albatross/*.jpg``: whole images, unchanged."""
     split_of = source.benchmark.split_of()
+    for class_name, member in _birds(source):
+        yield Placement(split_of[class_name], class_name, member.base, member.save)
+
+
+def cub_cropped(source: Source) -> Iterator[Placement]:
+    """Place the images of `cub`, cropped to their boxes in ``bounding_boxes.txt``, as PNG.
+
+    30 of the boxes reach beyond their image, by up to 32 pixels; only their part within it is used. A crop must be
+    encoded again; PNG is lossless.
+    """
+    boxes = _bird_boxes(source)
+    split_of = source.benchmark.split_of()
+    for class_name, member in _birds(source):
+        name = f"{class_name}/{member.base}"
+        if name not in boxes:
+            raise PrepareError(f"bounding_boxes.txt has no box for the image {name}; the archive is incomplete.")
+        file_name = f"{member.base.rpartition('.')[0]}.png"
+        yield Placement(split_of[class_name], class_name, file_name, _crop(member, boxes[name], inside=True))
+
+
+def _birds(source: Source) -> Iterator[tuple[str, Member]]:
+    """The images of CUB-200-2011, each with its class."""
+    classes = source.benchmark.split_of()
     for member in source.members():
         *_, parent, base = ["", *member.name.split("/")]
-        if parent in split_of and base.lower().endswith(".jpg") and not base.startswith("."):
-            yield Placement(split_of[parent], parent, base, member.save)
+        if parent in classes and base.lower().endswith(".jpg") and not base.startswith("."):
+            yield parent, member
+
+
+def _bird_boxes(source: Source) -> dict[str, Box]:
+    """The box of each image ``CLASS/FILE``; the files number the images and say left, top, width and height."""
+    texts = {name: text.decode() for name, text in source.require(["images.txt", "bounding_boxes.txt"]).items()}
+    rows = {number: numbers for number, *numbers in map(str.split, texts["bounding_boxes.txt"].splitlines())}
+    boxes = {}
+    for number, name in map(str.split, texts["images.txt"].splitlines()):
+        if number in rows:
+            left, top, width, height = (int(float(value)) for value in rows[number])
+            boxes[name] = (left, top, left + width, top + height)
+    return boxes
 
 
 def aircraft(source: Source) -> Iterator[Placement]:
@@ -52,10 +87,15 @@ def _box(numbers: list[str]) -> Box:
     return left, upper, right, lower
 
 
-def _crop(member: Member, box: Box) -> Callable[[Path], None]:
+def _crop(member: Member, box: Box, *, inside: bool = False) -> Callable[[Path], None]:
+    """A function that writes the crop of an image; with ``inside``, only the part of the box within the image."""
+
     def save(target: Path) -> None:
+        image = load_image(member.read(), title=member.name)
+        left, upper, right, lower = box
+        chosen = (left, upper, min(right, image.width), min(lower, image.height)) if inside else box
         with temporary(target) as part:
-            load_image(member.read(), title=member.name).crop(box).save(part, format="PNG")
+            image.crop(chosen).save(part, format="PNG")
 
     return save
 
