@@ -285,6 +285,21 @@ def _stack(batch: Sequence[Episode], name: str) -> NDArray[np.int64]:
     return np.stack([getattr(episode, name) for episode in batch])
 
 
+def episodes_of(result: EvaluationResult, dataset: Dataset) -> Episodes:
+    """Draw the episodes of a result again, from the data set that it is of."""
+    return sample_episodes(
+        dataset,
+        result.way,
+        result.shot,
+        result.query,
+        len(result.accuracies),
+        result.seed,
+        unbalanced=result.unbalanced,
+        dirichlet=result.dirichlet,
+        distinct_content=result.distinct_content,
+    )
+
+
 def classes_of(episodes: Episodes) -> NDArray[np.int64] | None:
     """The classes of each episode ``(episodes, way)``; None if episodes have different ways."""
     one_way = len({len(episode.classes) for episode in episodes}) == 1

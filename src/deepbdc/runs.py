@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from deepbdc import weight_files
+from deepbdc._modes import to_channels_last
 from deepbdc.data.dataset import Dataset
 from deepbdc.data.loading import find_data, load_dataset
 from deepbdc.errors import UserError
@@ -56,6 +57,8 @@ def load_run(path: str | Path) -> Run:
         method = build_method(recipe)
     weight_files.load_into(method, tensors, "method.", file, ignore=("",))  # a head is needed for training only
     method.embedding.preprocessing = weight_files.read_preprocessing(header)
+    if recipe.channels_last:
+        to_channels_last(method)  # another layout rounds differently, which changes some answers
     if method.needs_base_images:
         method.base = base_images(recipe, header["data"])
     folder = path if path.is_dir() else path.parent

@@ -69,9 +69,9 @@ def evaluate_model(
     looks.jsonl there.
 
     Args:
-        model: The folder or a .safetensors file of a run of `deepbdc train`; 'pixels' for raw pixels;
-            efficientnet_lite0, trained on ImageNet; or a backbone with random weights (conv4, resnet12, ...,
-            timm/NAME).
+        model: The folder or a .safetensors file of a run of `deepbdc train`; the name of a network in the zoo, like
+            cifar_fs/conv4/stl_deepbdc; 'pixels' for raw pixels; efficientnet_lite0, trained on ImageNet; or a backbone
+            with random weights (conv4, resnet12, ..., timm/NAME).
         classifier: How queries are classified: prototype, logistic, svm or softmax (default: the run's own, else
             prototype).
         data: A name that `deepbdc data list` shows, a folder train|val|test/CLASS/IMAGE, or an .npz file; for a run
@@ -148,7 +148,7 @@ def evaluate_model(
 
 
 def _load(model: str) -> "Run | None":
-    """Load the run in the folder or file ``model``; return None if it is the name of an untrained model."""
+    """Load the run in the folder or file ``model``, or of the zoo; return None for the name of an untrained model."""
     path = Path(model)
     if path.is_dir() or path.suffix == ".safetensors":
         from deepbdc.runs import load_run
@@ -157,9 +157,15 @@ def _load(model: str) -> "Run | None":
             raise FileNotFoundError(f"there is no model file {model}")
         return load_run(path)
     if "/" in model and not model.startswith("timm/"):
+        from deepbdc.runs import load_run
+        from deepbdc.zoo import find_network, what_there_is
+
+        kept = find_network(model)
+        if kept is not None:
+            return load_run(kept)
         guess = Path("runs") / model
-        hint = f": did you mean {guess}?" if guess.is_dir() else ". 'deepbdc train RECIPE' makes one."
-        raise FileNotFoundError(f"there is no run {model}{hint}")
+        train = f". 'deepbdc train RECIPE' makes one. {what_there_is()}"
+        raise FileNotFoundError(f"there is no run {model}{f': did you mean {guess}?' if guess.is_dir() else train}")
     return None
 
 

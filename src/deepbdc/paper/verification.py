@@ -6,9 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from deepbdc.data.loading import find_data, load_dataset
+from deepbdc.evaluation import EvaluationResult, episodes_of
 from deepbdc.gallery import load_result
 from deepbdc.paper.cells import Bench, draw, evaluate_run
 from deepbdc.paper.experiments import Experiment
+from deepbdc.runs import load_run
+from deepbdc.zoo import network_folder
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,47 @@ class Verified:
     now: str
     same: bool
     """Whether the accuracies of all episodes are equal."""
+    reason: str = ""
+    """Why they are not, if that is known."""
+
+
+def verify_network(name_or_path: str | Path, data: str | Path | None, root: Path | None = None) -> Iterator[Verified]:
+    """Evaluate a network of the zoo, or a run, on the episodes of its stored results.
+
+    Args:
+        name_or_path: A name in the zoo, or the folder of a finished run.
+        data: The folder that contains the prepared benchmark, or the data set itself (default: that of the run).
+        root: The folder of prepared benchmarks, where ``data`` does not say it.
+    """
+    folder = network_folder(name_or_path)
+    run = load_run(folder)
+    name, found = find_data(run.recipe.data, run.data if data is None else data)
+    for stored in load_result(folder).results:
+        assert isinstance(stored.shot, int)
+        dataset = load_dataset(name, stored.split, root=root or found)
+        if dataset.fingerprint != stored.data_fingerprint:
+            words = (
+                f"the images are not those of the stored result: their fingerprint is {dataset.fingerprint}, "
+                f"that of the result is {stored.data_fingerprint}"
+            )
+            yield Verified(folder, stored.shot, str(stored), "not evaluated", False, words)
+            continue
+        now = evaluate_run(folder, dataset, episodes_of(stored, dataset), None)
+        yield _compared(folder, stored, now)
+
+
+def _compared(folder: Path, stored: EvaluationResult, now: EvaluationResult) -> Verified:
+    """Compare two results episode by episode. Kept accuracies are rounded to four decimals."""
+    assert isinstance(stored.shot, int)
+    pairs = ("weights_fingerprint", "the weights"), ("episodes_fingerprint", "the episodes")
+    other = [words for key, words in pairs if getattr(now, key) != getattr(stored, key)]
+    reason = f"{' and '.join(other)} are not those of the stored result" if other else ""
+    if not other:
+        differing = np.flatnonzero(np.round(now.accuracies, 4) != np.round(stored.accuracies, 4))
+        if len(differing):
+            largest = np.abs(now.accuracies - stored.accuracies).max()
+            reason = f"{len(differing)} of {len(now.accuracies)} episodes differ, by {largest:.2f} points at most"
+    return Verified(folder, stored.shot, str(stored), str(now), not reason, reason)
 
 
 def verify(bench: Bench, chosen: Iterable[Experiment]) -> Iterator[Verified]:
@@ -32,10 +77,4 @@ def verify(bench: Bench, chosen: Iterable[Experiment]) -> Iterator[Verified]:
         for stored in load_result(training.folder).results:
             assert isinstance(stored.shot, int)
             episodes = draw(dataset, training.recipe.evaluation_settings, stored.shot)
-            now = evaluate_run(training.folder, dataset, episodes, None)
-            same = (
-                now.episodes_fingerprint == stored.episodes_fingerprint
-                and now.weights_fingerprint == stored.weights_fingerprint
-                and bool(np.array_equal(now.accuracies, stored.accuracies))
-            )
-            yield Verified(training.folder, stored.shot, str(stored), str(now), same)
+            yield _compared(training.folder, stored, evaluate_run(training.folder, dataset, episodes, None))

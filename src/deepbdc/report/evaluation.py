@@ -221,6 +221,10 @@ def write_results(
         trained: The run that was evaluated, if it was one.
         looks: How often the run has looked at these test classes, see `record_look`.
     """
-    run = {"method": trained.recipe.method, "training_seed": trained.recipe.seed} if trained is not None else {}
+    run: dict[str, Any] = {}
+    if trained is not None:
+        recipe, classes = trained.recipe, len(trained.class_names)
+        run = {"method": recipe.method, "training_seed": recipe.seed}
+        run |= {"trained_on": {"data": recipe.data, "classes": classes}}
     content = {**origin(), **run, "looks": looks, "request": asdict(request)}
     write_json(path, {**content, "results": [result.as_json() for result in results]})

@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 from deepbdc import weight_files
 from deepbdc._files import write_json, write_text
 from deepbdc._memory import keep_freed_memory
+from deepbdc._modes import to_channels_last
 from deepbdc._seeds import derive
 from deepbdc.data.dataset import Dataset
 from deepbdc.episodes import Episodes, sample_episodes
@@ -43,7 +44,6 @@ from deepbdc.training.loop import (
     any_process_stops,
     remember,
     source_options,
-    to_channels_last,
     train_stage,
 )
 
