@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import deepbdc
 from deepbdc import weight_files
@@ -183,3 +184,46 @@ def test_the_numbers_of_a_network_are_verified(
     with pytest.raises(SystemExit, match="1 of 2 results differ"):
         main([*given, str(tiny_data)])
     assert "DIFFERENT (1 of 20 episodes differ, by 20.00 points at most)" in capsys.readouterr().out
+
+
+@pytest.fixture
+def cars(tmp_path: Path) -> Path:
+    """A folder of prepared benchmarks with a few small pictures as cars."""
+    random = np.random.default_rng(0)
+    for split, name in [("train", "a"), ("val", "b"), *(("test", f"model {number}") for number in range(4))]:
+        folder = tmp_path / "data" / "cars" / split / name
+        folder.mkdir(parents=True)
+        for number in range(8):
+            Image.fromarray(random.integers(0, 256, (18, 24, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+    (tmp_path / "data" / "cars" / benchmarks.MARKER).write_text("{}")
+    return tmp_path / "data"
+
+
+def test_a_run_is_evaluated_and_kept_across_domains(
+    run: Path, zoo: Path, cars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["evaluate", str(run), "--shot", "5", "--query", "3", "--episodes", "10"]
+    main([*given, "--data", str(cars / "cars")])
+    file = run / "evaluation-cars-test.json"
+    first = load_result(file).results[0]
+    assert (first.dataset, len(first.class_names)) == ("cars", 4)
+    main([*given, "--data", "cars", "--root", str(cars)])
+    assert np.array_equal(load_result(file).results[0].accuracies, first.accuracies)
+
+    keep = script("keep")
+    kept = keep.keep(file, tmp_path / "gallery")
+    assert kept == tmp_path / "gallery" / "glyphs_to_cars" / "conv4" / "stl_deepbdc.json"
+    content = json.loads(kept.read_text())
+    assert content["trained_on"] == {"data": "glyphs", "classes": 6}
+    assert str(tmp_path) not in kept.read_text(), "no path of this machine"
+    assert load_result("glyphs_to_cars/conv4/stl_deepbdc").results[0].compare(first).difference == pytest.approx(0, abs=1e-4)
+    with pytest.raises(ValueError, match="give the folder of the run to keep its network"):
+        keep.keep_network(file, zoo)
+
+    main(["evaluate", "glyphs/conv4/stl_deepbdc", *given[2:], "--data", str(cars / "cars"), "-o", "elsewhere.json"])
+    assert keep.keep(Path("elsewhere.json"), tmp_path / "other") == tmp_path / "other" / kept.relative_to(
+        tmp_path / "gallery"
+    )
+    main([*given, "--data", str(cars / "cars"), "--split", "val", "--way", "1", "-o", str(run / "val.json")])
+    with pytest.raises(ValueError, match="not of test classes"):
+        keep.keep(run / "val.json", tmp_path / "gallery")
