@@ -49,11 +49,12 @@ def keep(path: Path, gallery: Path = GALLERY, data: Path | None = None) -> Path:
     recipe = yaml.safe_load((run / RECIPE).read_text(encoding="utf-8"))
     content = _content(run, file, recipe, data)
     where = _plain(recipe["data"]) if file.name == RESULT else _tested_on(recipe["data"], file, content)
-    target: Path = gallery / where / recipe["backbone"]["name"] / f"{run.name}.json"
+    name = run.name if file.name == RESULT else run.name + _test_time(content)
+    target: Path = gallery / where / recipe["backbone"]["name"] / f"{name}.json"
     write_json(target, content)
-    shutil.copyfile(run / RECIPE, target.with_name(f"{run.name}.yaml"))
+    shutil.copyfile(run / RECIPE, target.with_name(f"{name}.yaml"))
     if (run / CURVE).is_file():
-        shutil.copyfile(run / CURVE, target.with_name(f"{run.name}.png"))
+        shutil.copyfile(run / CURVE, target.with_name(f"{name}.png"))
     return target
 
 
@@ -113,6 +114,12 @@ def _tested_on(data: str, file: Path, content: dict[str, Any]) -> str:
         raise UserError(f"{file} is not of test classes: the gallery has results of those only")
     name, tested = _plain(data), _plain(content["results"][0]["dataset"])
     return name if tested == name else f"{name}_to_{tested}"
+
+
+def _test_time(content: dict[str, Any]) -> str:
+    """What tells the name of an evaluation with several crops, or centred, from that of the usual one."""
+    first = EvaluationResult.from_json(content["results"][0])
+    return f"_crops{first.crops}" * (first.crops > 1) + "_centred" * first.centre
 
 
 def _plain(data: str) -> str:

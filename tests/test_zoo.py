@@ -216,7 +216,9 @@ def test_a_run_is_evaluated_and_kept_across_domains(
     content = json.loads(kept.read_text())
     assert content["trained_on"] == {"data": "glyphs", "classes": 6}
     assert str(tmp_path) not in kept.read_text(), "no path of this machine"
-    assert load_result("glyphs_to_cars/conv4/stl_deepbdc").results[0].compare(first).difference == pytest.approx(0, abs=1e-4)
+    assert load_result("glyphs_to_cars/conv4/stl_deepbdc").results[0].compare(first).difference == pytest.approx(
+        0, abs=1e-4
+    )
     with pytest.raises(ValueError, match="give the folder of the run to keep its network"):
         keep.keep_network(file, zoo)
 

@@ -1,7 +1,7 @@
 """``deepbdc compare``: several recipes, trained if necessary and evaluated on the same episodes."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -194,7 +194,7 @@ def _settings(
     else:
         recipe = planned[0].recipe
         assert recipe is not None
-        own = asdict(recipe.evaluation_settings)
+        own = recipe.evaluation_settings.of_episodes()
     given = {"shots": tuple(shot) if shot else None, "episodes": episodes, "seed": seed}
     return own | {name: value for name, value in given.items() if value is not None}
 

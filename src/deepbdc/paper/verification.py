@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from deepbdc.data.loading import find_data, load_dataset
-from deepbdc.evaluation import EvaluationResult, episodes_of
+from deepbdc.evaluation import EvaluationResult, episodes_of, evaluate
+from deepbdc.feature_bank import Source
 from deepbdc.gallery import load_result
 from deepbdc.paper.cells import Bench, draw, evaluate_run
 from deepbdc.paper.experiments import Experiment
-from deepbdc.runs import load_run
+from deepbdc.preprocessing import AtTestTime
+from deepbdc.runs import load_run, source_of_run
 from deepbdc.zoo import network_folder
 
 
@@ -40,6 +42,7 @@ def verify_network(name_or_path: str | Path, data: str | Path | None, root: Path
     folder = network_folder(name_or_path)
     run = load_run(folder)
     name, found = find_data(run.recipe.data, run.data if data is None else data)
+    sources: dict[tuple[str, AtTestTime], Source] = {}
     for stored in load_result(folder).results:
         assert isinstance(stored.shot, int)
         dataset = load_dataset(name, stored.split, root=root or found)
@@ -50,7 +53,10 @@ def verify_network(name_or_path: str | Path, data: str | Path | None, root: Path
             )
             yield Verified(folder, stored.shot, str(stored), "not evaluated", False, words)
             continue
-        now = evaluate_run(folder, dataset, episodes_of(stored, dataset), None)
+        key = stored.split, stored.test_time
+        if key not in sources:
+            sources[key] = source_of_run(run, dataset, stored.test_time, data)
+        now = evaluate(run.method, dataset, episodes=episodes_of(stored, dataset), bank=sources[key])
         yield _compared(folder, stored, now)
 
 

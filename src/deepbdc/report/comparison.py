@@ -180,6 +180,7 @@ def compare_runs(
         known: Results of runs, by their folder, that need not be computed again if they belong to the same episodes.
     """
     from deepbdc.episodes import sample_episodes
+    from deepbdc.runs import source_of_run
 
     ordered = _baseline_first(list(zip(names or _names(runs), runs, strict=True)), baseline)
     trained = [run for run in runs if not isinstance(run, KeptResult)]
@@ -199,8 +200,8 @@ def compare_runs(
             continue
         found = _of_episodes((known or {}).get(run.folder, ()), drawn)
         if found is None:
-            method, options = run.method.to(device), {"device": device, "cache": cache, "progress": progress}
-            source = method.source(dataset, **options, workers=run.recipe.workers)
+            method = run.method.to(device)
+            source = source_of_run(run, dataset, device=device, cache=cache, progress=progress)
             found = tuple(evaluate(method, dataset, episodes=those, bank=source, progress=progress) for those in drawn)
         rows.append(Row(name, run.recipe.method, str(run.folder), found, run.recipe, run.recipe.seed))
     return ComparisonTable(tuple(rows), tuple(shots))
