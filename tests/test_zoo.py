@@ -219,6 +219,9 @@ def test_a_run_is_evaluated_and_kept_across_domains(
     assert load_result("glyphs_to_cars/conv4/stl_deepbdc").results[0].compare(first).difference == pytest.approx(
         0, abs=1e-4
     )
+    capsys.readouterr()
+    main(["paper", "verify", "zoo/glyphs/conv4/stl_deepbdc", "--data", str(cars / "cars")])
+    assert "All 1 results are the same, episode by episode." in capsys.readouterr().out
     with pytest.raises(ValueError, match="give the folder of the run to keep its network"):
         keep.keep_network(file, zoo)
 

@@ -17,7 +17,7 @@ def load_pretrained(name_or_path: str | Path) -> Method:
     """Load a trained network of the zoo, in evaluation mode.
 
     Args:
-        name_or_path: A name such as ``cifar_fs/conv4/stl_deepbdc``, or the folder of a run.
+        name_or_path: A name such as ``miniimagenet/conv4/stl_deepbdc``, or the folder of a run.
 
     Returns:
         The method with its weights. `evaluate` takes it, and ``FewShotClassifier(backbone=...)``, which also takes the

@@ -77,8 +77,8 @@ def compare(
 
     Args:
         recipes: Names that `deepbdc train --list` shows, YAML files, folders of runs, files of kept results, or
-            networks of the zoo, like zoo/cifar_fs/conv4/stl_deepbdc. A value like pretrain.epochs=2 among them is set
-            in all recipes, as by --set.
+            networks of the zoo, like zoo/miniimagenet/conv4/stl_deepbdc. A value like pretrain.epochs=2 among them is
+            set in all recipes, as by --set.
         baseline: The recipe or folder with which the others are compared (default: the first).
         runs: The folder that contains the folders of the runs.
         data: A folder that contains prepared benchmarks; or a data set in place of the recipes'.

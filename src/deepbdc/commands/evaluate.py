@@ -75,8 +75,8 @@ def evaluate_model(
 
     Args:
         model: The folder or a .safetensors file of a run of `deepbdc train`; the name of a network in the zoo, like
-            cifar_fs/conv4/stl_deepbdc; 'pixels' for raw pixels; efficientnet_lite0, trained on ImageNet; or a backbone
-            with random weights (conv4, resnet12, ..., timm/NAME).
+            miniimagenet/conv4/stl_deepbdc; 'pixels' for raw pixels; efficientnet_lite0, trained on ImageNet; or a
+            backbone with random weights (conv4, resnet12, ..., timm/NAME).
         classifier: How queries are classified: prototype, logistic, svm or softmax (default: the run's own, else
             prototype).
         data: A name that `deepbdc data list` shows, a folder train|val|test/CLASS/IMAGE, or an .npz file; for a run

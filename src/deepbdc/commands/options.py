@@ -63,7 +63,7 @@ class EstimatorOptions:
 
     backbone: NameOrPath | None = None
     """The network: the folder of a run of `deepbdc train`, the name of a network in the zoo, like
-    cifar_fs/conv4/stl_deepbdc, or timm/NAME, whose weights are downloaded (default: efficientnet_lite0, trained on
+    miniimagenet/conv4/stl_deepbdc, or timm/NAME, whose weights are downloaded (default: efficientnet_lite0, trained on
     ImageNet and part of the installation). efficientnet_lite0_fine is far better on
     handwritten characters, and far worse on photos."""
     pool: Annotated[str | None, Parameter(metavar="NAME")] = None

@@ -45,7 +45,7 @@ def paper(
         deepbdc paper table3 --data cifar_fs --root ~/data
         deepbdc paper all --data glyphs --budget 90
         deepbdc paper verify table3
-        deepbdc paper verify zoo/cifar_fs/conv4/stl_deepbdc --data ~/data
+        deepbdc paper verify zoo/cub/conv4/stl_deepbdc --data ~/data
         deepbdc paper relations -o relations.pdf
 
     Each table is written as Markdown, LaTeX and JSON, each figure as PNG and PDF. What a table needs is trained with

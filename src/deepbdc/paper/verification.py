@@ -9,11 +9,11 @@ import numpy as np
 from deepbdc.data.loading import find_data, load_dataset
 from deepbdc.evaluation import EvaluationResult, episodes_of, evaluate
 from deepbdc.feature_bank import Source
-from deepbdc.gallery import load_result
+from deepbdc.gallery import find_result, load_result
 from deepbdc.paper.cells import Bench, draw, evaluate_run
 from deepbdc.paper.experiments import Experiment
 from deepbdc.preprocessing import AtTestTime
-from deepbdc.runs import load_run, source_of_run
+from deepbdc.runs import Run, load_run, source_of_run
 from deepbdc.zoo import network_folder
 
 
@@ -34,6 +34,8 @@ class Verified:
 def verify_network(name_or_path: str | Path, data: str | Path | None, root: Path | None = None) -> Iterator[Verified]:
     """Evaluate a network of the zoo, or a run, on the episodes of its stored results.
 
+    If ``data`` is another data set than that of the run, they are those that the gallery has for this pair.
+
     Args:
         name_or_path: A name in the zoo, or the folder of a finished run.
         data: The folder that contains the prepared benchmark, or the data set itself (default: that of the run).
@@ -43,7 +45,7 @@ def verify_network(name_or_path: str | Path, data: str | Path | None, root: Path
     run = load_run(folder)
     name, found = find_data(run.recipe.data, run.data if data is None else data)
     sources: dict[tuple[str, AtTestTime], Source] = {}
-    for stored in load_result(folder).results:
+    for stored in _stored_results(run, Path(name).name if name != run.recipe.data else None):
         assert isinstance(stored.shot, int)
         dataset = load_dataset(name, stored.split, root=root or found)
         if dataset.fingerprint != stored.data_fingerprint:
@@ -58,6 +60,13 @@ def verify_network(name_or_path: str | Path, data: str | Path | None, root: Path
             sources[key] = source_of_run(run, dataset, stored.test_time, data)
         now = evaluate(run.method, dataset, episodes=episodes_of(stored, dataset), bank=sources[key])
         yield _compared(folder, stored, now)
+
+
+def _stored_results(run: Run, other: str | None) -> tuple[EvaluationResult, ...]:
+    """The stored results of a run: its own, or those on another data set, if the gallery has them."""
+    data, backbone = (part.replace("->", "_to_") for part in (run.recipe.data, str(run.recipe.backbone["name"])))
+    across = None if other is None else find_result(f"gallery/{data}_to_{other}/{backbone}/{run.name}")
+    return load_result(run.folder if across is None else across).results
 
 
 def _compared(folder: Path, stored: EvaluationResult, now: EvaluationResult) -> Verified:
