@@ -25,11 +25,13 @@ class PageTable:
         _, _, after = rest.partition(end)
         return f"{before}{start}\n{table}\n{end}{after}"
 
-    def main(self, description: str | None, make: Callable[[], str]) -> None:
-        """The command: print the table that ``make`` gives, or write it into the page."""
+    def main(self, description: str | None, make: Callable[[], str], draw: Callable[[], object] | None = None) -> None:
+        """The command: print the table that ``make`` gives, or write it into the page, and ``draw`` its pictures."""
         parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("--write", action="store_true", help=f"write the table into docs/{self.page.name}")
         if parser.parse_args().write:
             self.page.write_text(self.placed(make()), encoding="utf-8")
+            if draw is not None:
+                draw()
         else:
             print(make())

@@ -1,8 +1,6 @@
-import importlib.util
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +9,7 @@ import deepbdc
 from deepbdc.evaluation import evaluate
 from deepbdc.gallery import find_result, load_result
 from deepbdc.report.evaluation import EvaluationRequest, write_results
+from tests.scripts import script
 from tests.test_evaluation import DATA, method
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "runs" / "mine" / "result.json").write_text(written)
     (tmp_path / "gallery" / "made" / "conv4" / "adm+dn4.json").write_text(written)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("deepbdc.gallery._REPOSITORY", tmp_path / "elsewhere")
+    monkeypatch.setattr("deepbdc._files._REPOSITORY", tmp_path / "elsewhere")
     return tmp_path
 
 
@@ -58,7 +57,7 @@ def test_a_result_is_found_by_folder_file_and_name(folder: Path, given: str, nam
 
 
 def test_the_gallery_of_the_repository_is_found_from_everywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepbdc.gallery._REPOSITORY", folder)
+    monkeypatch.setattr("deepbdc._files._REPOSITORY", folder)
     (folder / "empty").mkdir()
     monkeypatch.chdir(folder / "empty")
     assert load_result("gallery/made/conv4/adm+dn4").name == "adm+dn4"
@@ -93,21 +92,13 @@ def test_every_result_of_the_gallery_is_whole(path: Path) -> None:
     for result, stored in zip(kept.results, content["results"], strict=True):
         assert result.classes is not None
         assert result.classes.shape == (len(result.accuracies), result.way)
-        assert result.dataset == path.parent.parent.name
+        data = result.dataset.replace("->", "_to_")
+        assert path.parent.parent.name == data or path.parent.parent.name.endswith(f"_to_{data}")
         assert (result.mean, result.ci95) == pytest.approx((stored["mean"], stored["ci95"]), abs=1e-4)
         assert result.ci95_classes == pytest.approx(stored["ci95_classes"], abs=1e-3)
         asked = result.query * len(result.classes[0])
         counts = result.accuracies * asked / 100
         assert np.abs(counts - counts.round()).max() < 1e-3, "rounding has lost nothing"
-
-
-def script(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_a_finished_run_is_kept(folder: Path) -> None:

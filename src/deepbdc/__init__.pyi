@@ -21,5 +21,6 @@ from .statistic import bdc_matrix as bdc_matrix
 from .statistic import bdc_vector as bdc_vector
 from .statistic import distance_matrix as distance_matrix
 from .statistic import double_center as double_center
+from .zoo import load_pretrained as load_pretrained
 
 __version__: str

@@ -14,6 +14,21 @@ import numpy as np
 
 from deepbdc.errors import UserError
 
+_REPOSITORY = Path(__file__).parent.parent.parent
+"""The repository, if the package is installed from one in place."""
+
+
+def folders_of_repository(name: str, variable: str | None = None) -> list[Path]:
+    """Where a folder of the repository may be that is not part of the package, such as ``gallery``; not all need exist.
+
+    Args:
+        name: The name of the folder.
+        variable: An environment variable that gives its place.
+    """
+    given = os.environ.get(variable) if variable else None
+    own = [Path(given).expanduser()] if given else []
+    return [*own, Path(name), _REPOSITORY / name]
+
 
 @contextmanager
 def temporary(target: Path) -> Iterator[Path]:

@@ -1,6 +1,6 @@
-"""Context managers for settings of torch: the mode of a network, the number of CPU threads, and autocast.
+"""Settings of torch: the mode of a network, the number of CPU threads, autocast, and the layout of weights.
 
-They may be used by several Python threads at the same time, and may be nested.
+The context managers may be used by several Python threads at the same time, and may be nested.
 """
 
 import os
@@ -99,3 +99,10 @@ def _helper() -> ThreadPoolExecutor:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_helper.cache_clear)  # a forked process has no such thread
+
+
+def to_channels_last(network: nn.Module) -> None:
+    """Store the four-dimensional tensors of a network with their channels last."""
+    for value in [*network.parameters(), *network.buffers()]:
+        if value.dim() == 4:
+            value.data = value.data.contiguous(memory_format=torch.channels_last)

@@ -45,8 +45,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         backbone: The network. ``"efficientnet_lite0"``, trained on ImageNet, comes with the installation;
             ``"efficientnet_lite0_fine"``, an earlier map of it, is far better on handwritten characters and far worse
             on photos; ``"timm/NAME"`` downloads its weights. Also the folder or model file of a run of ``deepbdc
-            train``, a `Method`, an `Embedding`, or a network of your own that gives feature maps
-            ``(n, channels, h, w)``.
+            train``, the name of a network in the zoo (see `load_pretrained`), a `Method`, an `Embedding`, or a network
+            of your own that gives feature maps ``(n, channels, h, w)``.
         pool: ``"bdc"`` or ``"average"`` (default: ``"bdc"``). A run, `Method` or `Embedding` keeps its own pooling.
         classifier: ``"logistic"``, ``"prototype"`` (cosine similarity) or ``"softmax"``. By default, a run or `Method`
             uses its own classifier, for as many shots as there are examples per class; every other network uses

@@ -22,7 +22,9 @@ from deepbdc.episodes import Episode, Episodes, Range, sample_episodes
 from deepbdc.errors import UserError
 from deepbdc.feature_bank import Shard, Source, device_of
 from deepbdc.intervals import class_interval, usual_interval
-from deepbdc.methods.base import Method, shots_of
+from deepbdc.methods.base import Method, TrainingClasses, shots_of
+from deepbdc.preprocessing import AtTestTime
+from deepbdc.sources import name_of, prepare_source
 
 _BYTES_AT_A_TIME = 2**27
 """Memory for the representations of a batch of episodes and what a classifier needs besides."""
@@ -54,6 +56,14 @@ class EvaluationResult:
     assumes_balanced_queries: bool = False
     classes: NDArray[np.int64] | None = field(default=None, repr=False)
     """The classes of each episode ``(episodes, way)``, as indices of ``class_names``; None if the ways differ."""
+    crops: int = 1  # as for `AtTestTime`, like the next two
+    crop_side: float = 0.875
+    centre: bool = False
+
+    @property
+    def test_time(self) -> AtTestTime:
+        """What was made of each image besides the usual."""
+        return AtTestTime(self.crops, self.crop_side, self.centre)
 
     @property
     def mean(self) -> float:
@@ -161,6 +171,9 @@ def evaluate(
     confusion: bool = False,
     workers: int = 0,
     shard: Shard | None = None,
+    crops: int = 1,
+    crop_side: float = AtTestTime.crop_side,
+    base: Dataset | None = None,
 ) -> EvaluationResult:
     """Evaluate a method on episodes of a data set.
 
@@ -177,6 +190,9 @@ def evaluate(
         device: Where to embed images and to score episodes, if ``bank`` is not given; else the method's own device.
         batch_size, budget, cache, progress, workers, shard: As for `build_bank`.
         confusion: Also count which class was taken for which.
+        crops, crop_side: How many views of each image are embedded and fused, as for `AtTestTime`; with ``bank``, those
+            of the bank.
+        base: The training images. Their mean representation is then subtracted from each representation.
     """
     start = time.perf_counter()
     if not isinstance(episodes, Episodes):
@@ -186,13 +202,16 @@ def evaluate(
     episodes.check(dataset)
     if method.assumes_balanced_queries and episodes.settings.unbalanced:
         warnings.warn(
-            f"{_name(method)} assumes that all classes of a task have equally many queries, but the queries of these "
+            f"{name_of(method)} assumes that all classes of a task have equally many queries, but the queries of these "
             "episodes are unbalanced: its accuracy is lower than where the assumption is true",
             stacklevel=2,
         )
     if bank is None:
         options: dict[str, Any] = {"batch_size": batch_size, "device": device, "budget": budget, "cache": cache}
-        bank = method.to(device).source(dataset, **options, progress=progress, workers=workers, shard=shard)
+        options |= {"progress": progress, "workers": workers, "shard": shard}
+        chosen = AtTestTime(crops, crop_side, centre=base is not None)
+        training = None if base is None else TrainingClasses(base)
+        bank = prepare_source(method.to(device), dataset, chosen, training, **options)
     bank.check(method.embedding, dataset)
     accuracies, counts = _score(method, bank, episodes, len(dataset.class_names), progress)
     settings = episodes.settings
@@ -218,12 +237,8 @@ def evaluate(
         dirichlet=settings.dirichlet,
         assumes_balanced_queries=method.assumes_balanced_queries,
         classes=classes_of(episodes),
+        **asdict(bank.test_time),
     )
-
-
-def _name(method: Method) -> str:
-    """The name of a method for a message; that of its classifier, if there is no class for the method."""
-    return type(method.classifier if type(method) is Method else method).__name__
 
 
 def _classifiers_used(method: Method, episodes: Episodes) -> str:
@@ -283,6 +298,21 @@ def _batches(method: Method, episodes: Episodes, row: tuple[int, ...]) -> Iterat
 
 def _stack(batch: Sequence[Episode], name: str) -> NDArray[np.int64]:
     return np.stack([getattr(episode, name) for episode in batch])
+
+
+def episodes_of(result: EvaluationResult, dataset: Dataset) -> Episodes:
+    """Draw the episodes of a result again, from the data set that it is of."""
+    return sample_episodes(
+        dataset,
+        result.way,
+        result.shot,
+        result.query,
+        len(result.accuracies),
+        result.seed,
+        unbalanced=result.unbalanced,
+        dirichlet=result.dirichlet,
+        distinct_content=result.distinct_content,
+    )
 
 
 def classes_of(episodes: Episodes) -> NDArray[np.int64] | None:

@@ -6,7 +6,8 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from deepbdc._modes import evaluating
 from deepbdc.data.dataset import Dataset, PixelDataset
 from deepbdc.data.images import BadImage
 from deepbdc.data.transforms import BatchTestTransform, test_transform
+from deepbdc.data.views import ViewsOfImages, fuse
 from deepbdc.embedding import Embedding
 from deepbdc.errors import NotEnoughMemory, UserError
-from deepbdc.preprocessing import Preprocessing
+from deepbdc.preprocessing import AS_USUAL, AtTestTime, Preprocessing
 
 _FORMS = (  # what the bank can keep of each image, best first: the representation or the map it is made from
     ("representations", torch.float32),
@@ -52,6 +54,8 @@ class Source(ABC):
     kept: str
     """What the rows are, for a result."""
     data_fingerprint: str
+    test_time: AtTestTime = AS_USUAL
+    """What is made of each image besides the usual."""
 
     @abstractmethod
     def rows(self, indices: NDArray[np.int64]) -> Tensor:
@@ -71,6 +75,7 @@ class FeatureBank(Source):
     embedding: Embedding
     data_fingerprint: str
     weights_fingerprint: str
+    test_time: AtTestTime = AS_USUAL
 
     def __len__(self) -> int:
         return len(self.features)
@@ -135,8 +140,9 @@ def build_bank(
     progress: bool = False,
     workers: int = 0,
     shard: Shard | None = None,
+    test_time: AtTestTime = AS_USUAL,
 ) -> FeatureBank:
-    """Embed every image of ``dataset`` once.
+    """Embed every image of ``dataset`` once, or each of its views once.
 
     Args:
         embedding: Used in evaluation mode; afterwards it has its former mode.
@@ -151,7 +157,10 @@ def build_bank(
         progress: Show a progress bar with images per second and the time left.
         workers: Processes that read image files ahead.
         shard: This process's share, when several embed together; each then has the whole bank.
+        test_time: How many views of each image are embedded and fused, see `deepbdc.data.views.fuse`. The bank then
+            has the fused representation, and takes no more memory than without views. Nothing is centred here.
     """
+    test_time = replace(test_time, centre=False)
     embedding.check_fixed()
     weights = weights_fingerprint(embedding)
     budget = usable_memory() // 4 if budget is None else budget
@@ -159,8 +168,8 @@ def build_bank(
         budget = int(shard.gather(torch.tensor([budget // shard.count])).min())
     embedding = embedding.to(device)
     with evaluating(embedding), torch.no_grad():
-        form, dtype, shape = _choose_form(embedding, dataset, budget)
-        kept = f"{form}, {str(dtype).removeprefix('torch.')}"
+        form, dtype, shape = _choose_form(embedding, dataset, budget, test_time.crops > 1)
+        kept = ", ".join([form, str(dtype).removeprefix("torch."), *test_time.in_words()])
         key = hashlib.blake2b(f"{weights} {dataset.cache_key} {kept}".encode(), digest_size=16).hexdigest()
         path = None if cache is None else Path(cache) / f"{key}.npy"
         features = None if path is None else _read_cache(path, (len(dataset), *shape))
@@ -168,9 +177,12 @@ def build_bank(
             features = None  # if one process must embed, all do
         if features is None:
             embed = embedding if form == "representations" else embedding.reduced_map
+            if test_time.crops > 1:
+                embed = partial(_embed_views, embedding)
             starts = list(range(0, len(dataset), batch_size))
             mine = starts if shard is None else starts[shard.rank :: shard.count]
-            batches = _progress(_batches(embedding, dataset, batch_size, mine, workers), len(dataset), progress)
+            loaded = _batches(embedding, dataset, batch_size, mine, workers, test_time)
+            batches = _progress(loaded, len(dataset), progress)
             # Only the first process writes the file; the others get the features from the exchange.
             kept_path = path if shard is None or shard.rank == 0 else None
             with _output(kept_path, (len(dataset), *shape), dtype) as array:
@@ -183,17 +195,32 @@ def build_bank(
                     _exchange(array, starts, batch_size, shard)
             found = None if kept_path is None else _read_cache(kept_path, (len(dataset), *shape))
             features = torch.from_numpy(array) if found is None else found
-    return FeatureBank(features, kept, embedding, dataset.fingerprint, weights)
+    return FeatureBank(features, kept, embedding, dataset.fingerprint, weights, test_time)
 
 
-def _choose_form(embedding: Embedding, dataset: Dataset, budget: int) -> tuple[str, torch.dtype, tuple[int, ...]]:
-    """The best of `_FORMS` that fits the budget, and the shape of what is kept of one image."""
+def _embed_views(embedding: Embedding, views: Tensor) -> Tensor:
+    """The fused representations of images, ``(n, views, 3, size, size) -> (n, features)``, one view after the other."""
+    return fuse(torch.stack([embedding(view) for view in views.unbind(dim=1)]))
+
+
+def _choose_form(
+    embedding: Embedding, dataset: Dataset, budget: int, fused: bool
+) -> tuple[str, torch.dtype, tuple[int, ...]]:
+    """The best of `_FORMS` that fits the budget, and the shape of what is kept of one image.
+
+    A fused representation has no map that it could be made from again.
+    """
     device = device_of(embedding)
     _, first = next(_batches(embedding, dataset, size=1, starts=[0]))
     reduced = embedding.reduced_map(first.to(device))
     shapes = {"reduced maps": reduced.shape[1:], "representations": embedding.represent(reduced).shape[1:]}
+    if fused and len(shapes["representations"]) > 1:
+        raise UserError(
+            f"several crops of an image are fused as vectors, but this network represents an image by a feature map "
+            f"{tuple(shapes['representations'])}, whose positions differ from crop to crop: leave out crops"
+        )
     sizes = []
-    for form, dtype in _FORMS:
+    for form, dtype in (form for form in _FORMS if not fused or form[0] == "representations"):
         size = len(dataset) * shapes[form].numel() * dtype.itemsize
         if size <= budget:
             return form, dtype, tuple(shapes[form])
@@ -207,11 +234,13 @@ def _choose_form(embedding: Embedding, dataset: Dataset, budget: int) -> tuple[s
 class _TestBatches(TorchDataset[tuple[int, Tensor | BadImage]]):
     """Batches of prepared images. The key of a batch is the index of its first image, which is returned with it."""
 
-    def __init__(self, embedding: Embedding, dataset: Dataset, size: int) -> None:
+    def __init__(self, embedding: Embedding, dataset: Dataset, size: int, test_time: AtTestTime) -> None:
         self.dataset = dataset
         self.size = size
-        self.whole = BatchTestTransform(embedding.preprocessing)
-        self.single = test_transform(embedding.preprocessing)
+        views = ViewsOfImages(embedding.preprocessing, test_time)
+        one = test_time.crops == 1
+        self.whole = BatchTestTransform(embedding.preprocessing) if one else views.of_arrays
+        self.single = test_transform(embedding.preprocessing) if one else views.of_image
 
     def __getitem__(self, start: int) -> tuple[int, Tensor | BadImage]:
         try:
@@ -227,10 +256,15 @@ class _TestBatches(TorchDataset[tuple[int, Tensor | BadImage]]):
 
 
 def _batches(
-    embedding: Embedding, dataset: Dataset, size: int, starts: Sequence[int], workers: int = 0
+    embedding: Embedding,
+    dataset: Dataset,
+    size: int,
+    starts: Sequence[int],
+    workers: int = 0,
+    test_time: AtTestTime = AS_USUAL,
 ) -> Iterator[tuple[int, Tensor]]:
     """The batches whose first images are ``starts``, each with the index of its first image."""
-    batches = _TestBatches(embedding, dataset, size)
+    batches = _TestBatches(embedding, dataset, size, test_time)
     workers = 0 if isinstance(dataset, PixelDataset) else workers
     with torch.random.fork_rng(devices=[]):  # the loader draws a number when it starts: keep the global stream
         loaded = iter(DataLoader(batches, batch_size=None, sampler=starts, num_workers=workers))

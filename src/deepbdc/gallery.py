@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deepbdc._files import folders_of_repository
 from deepbdc.errors import UserError
 from deepbdc.evaluation import EvaluationResult
 from deepbdc.runs import RESULT
-
-_REPOSITORY = Path(__file__).parent.parent.parent
-"""The repository, if the package is installed from one in place."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def find_result(path_or_name: str | Path) -> Path | None:
 
 def _roots() -> list[Path]:
     """The folders that may be the gallery."""
-    return [Path("gallery"), _REPOSITORY / "gallery"]
+    return folders_of_repository("gallery")
 
 
 def _names_in_gallery() -> str:

@@ -1,6 +1,8 @@
-"""How an image is prepared for a network: its size, its crop and its colours."""
+"""How an image is prepared for a network: its size, its crop and its colours, and which views of it at test time."""
 
 from dataclasses import dataclass, replace
+
+from deepbdc.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -26,3 +28,44 @@ class Preprocessing:
 
 AT_84 = Preprocessing(input_size=84, resize=92)
 AT_224 = Preprocessing(input_size=224, resize=256)
+
+CROPS = (1, 2, 5, 10)
+"""How many views of an image there can be; see `AtTestTime.crops`."""
+
+
+@dataclass(frozen=True)
+class AtTestTime:
+    """What is made of each image in an evaluation, besides the usual: the defaults change nothing."""
+
+    crops: int = 1
+    """Views of each image whose representations are averaged, see `deepbdc.data.views`. 1: the centre; 2: the centre
+    and its mirror image; 5: the centre and the four corners; 10: these five and their mirror images."""
+    crop_side: float = 0.875
+    """Side of a view at a corner, as a share of the shorter side of the image."""
+    centre: bool = False
+    """Whether the mean representation of the training images is subtracted from each representation."""
+
+    def __post_init__(self) -> None:
+        if self.crops not in CROPS:
+            raise UserError(f"crops must be one of {', '.join(map(str, CROPS))}, got {self.crops}")
+        if not 0 < self.crop_side <= 1:
+            raise UserError(f"crop_side must be above 0 and at most 1, got {self.crop_side}")
+
+    @property
+    def has_corners(self) -> bool:
+        """Whether there are views at the corners."""
+        return self.crops >= 5
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether there are mirrored views."""
+        return self.crops in (2, 10)
+
+    def in_words(self) -> list[str]:
+        """What is not as usual, in a few words each."""
+        side = f" of side {self.crop_side:g}" if self.has_corners else ""
+        views = [f"mean of {self.crops} views{side}"] if self.crops > 1 else []
+        return [*views, *(["mean of the training images subtracted"] if self.centre else [])]
+
+
+AS_USUAL = AtTestTime()

@@ -8,13 +8,17 @@ from typing import Any
 import torch
 
 from deepbdc import weight_files
+from deepbdc._modes import to_channels_last
 from deepbdc.data.dataset import Dataset
 from deepbdc.data.loading import find_data, load_dataset
 from deepbdc.data.shrunk import shrunk
 from deepbdc.errors import UserError
+from deepbdc.feature_bank import Source
 from deepbdc.methods import Method
 from deepbdc.methods.base import TrainingClasses
+from deepbdc.preprocessing import AtTestTime
 from deepbdc.recipes import Recipe, build_method, recipe_from_dict
+from deepbdc.sources import prepare_source
 
 MODEL, RESULT, RECIPE, CURVE = "model.safetensors", "result.json", "recipe.yaml", "curve.png"
 """The files in the folder of a run."""
@@ -57,11 +61,30 @@ def load_run(path: str | Path) -> Run:
         method = build_method(recipe)
     weight_files.load_into(method, tensors, "method.", file, ignore=("",))  # a head is needed for training only
     method.embedding.preprocessing = weight_files.read_preprocessing(header)
+    if recipe.channels_last:
+        to_channels_last(method)  # another layout rounds differently, which changes some answers
     if method.needs_base_images:
         method.base = base_images(recipe, header["data"])
     folder = path if path.is_dir() else path.parent
     name = folder.name if path.is_dir() else path.stem
     return Run(folder, name, recipe, method.eval(), tuple(header["class_names"]), header["data"])
+
+
+def source_of_run(
+    run: Run, dataset: Dataset, test_time: AtTestTime | None = None, base: str | Path | None = None, **options: Any
+) -> Source:
+    """Where an evaluation of a run takes the representations of a data set from.
+
+    Args:
+        run: The run.
+        dataset: The images.
+        test_time: What is made of each image besides the usual (default: what the recipe of the run says).
+        base: Where the training images are, if they are needed and are not where the training found them.
+        options: As for `build_bank`.
+    """
+    chosen = run.recipe.evaluation_settings.test_time if test_time is None else test_time
+    images = base_images(run.recipe, run.data if base is None else base) if chosen.centre else None
+    return prepare_source(run.method, dataset, chosen, images, workers=run.recipe.workers, **options)
 
 
 def base_images(recipe: Recipe, data: str | Path | None) -> TrainingClasses:
@@ -80,7 +103,7 @@ def _load_base_images(recipe: Recipe, data: str | Path | None) -> Dataset:
         return shrunk(load_dataset(name, "train", root=root), recipe.shrink_to)
     except (OSError, UserError) as error:
         raise UserError(
-            f"{recipe.method} needs the images of its training classes also to classify new ones. {error}. "
+            f"this evaluation of {recipe.method} needs the images of its training classes as well. {error}. "
             "Say where they are: deepbdc evaluate RUN --base DATA"
         ) from error
 

@@ -207,7 +207,7 @@ def test_a_run_finds_its_training_images_or_says_what_to_give(
     moved = data.rename(tmp_path / "moved.npz")
     test = load_dataset(moved, "test")
     episodes = {"way": 3, "shot": 1, "query": 2, "episodes": 2}
-    with pytest.raises(ValueError, match=r"aa needs the images of its training classes .*--base DATA"):
+    with pytest.raises(ValueError, match=r"of aa needs the images of its training classes .*--base DATA"):
         evaluate(load_run(tmp_path / "run").method, test, **episodes)
     command = ["evaluate", str(tmp_path / "run"), "--data", str(moved), "--base"]
     main([*command, str(moved)])

@@ -1,10 +1,7 @@
 """The table of methods, and its page."""
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from importlib.resources import files
-from pathlib import Path
 
 import pytest
 import yaml
@@ -14,15 +11,9 @@ from deepbdc.methods.base import methods
 from deepbdc.report.evaluation import ASSUMES_BALANCE, TRANSDUCTIVE
 from deepbdc.report.methods import description, method_rows
 from deepbdc.report.published import published
+from tests.scripts import script
 
-DOCS = Path(__file__).parents[2] / "docs"
-spec = importlib.util.spec_from_file_location("docs_methods", DOCS / "methods.py")
-sys.path.insert(0, str(DOCS))  # for what the script imports
-assert spec is not None
-assert spec.loader is not None
-page = importlib.util.module_from_spec(spec)
-sys.modules["docs_methods"] = page
-spec.loader.exec_module(page)
+page = script("methods", "docs")
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from deepbdc._modes import to_channels_last
 from deepbdc.data.loading import load_dataset
 from deepbdc.stages import Loss, Process
 from deepbdc.training.devices import DeviceOptions, start
-from deepbdc.training.loop import Trainer, scalar_parameters, to_channels_last
+from deepbdc.training.loop import Trainer, scalar_parameters
 from deepbdc.training.run import build_batches, build_objective
 from tests.training import tiny
 

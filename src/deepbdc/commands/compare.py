@@ -1,7 +1,7 @@
 """``deepbdc compare``: several recipes, trained if necessary and evaluated on the same episodes."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,8 +75,9 @@ def compare(
     in one row.
 
     Args:
-        recipes: Names that `deepbdc train --list` shows, YAML files, folders of runs, or files of kept results. A value
-            like pretrain.epochs=2 among them is set in all recipes, as by --set.
+        recipes: Names that `deepbdc train --list` shows, YAML files, folders of runs, files of kept results, or
+            networks of the zoo, like zoo/miniimagenet/conv4/stl_deepbdc. A value like pretrain.epochs=2 among them is
+            set in all recipes, as by --set.
         baseline: The recipe or folder with which the others are compared (default: the first).
         runs: The folder that contains the folders of the runs.
         data: A folder that contains prepared benchmarks; or a data set in place of the recipes'.
@@ -139,6 +140,7 @@ def _plan_one(given: str, overrides: Sequence[str], runs: Path, data: str | None
     from deepbdc.gallery import find_result, load_result
     from deepbdc.recipes import list_recipes, load_recipe
     from deepbdc.runs import is_finished, load_run
+    from deepbdc.zoo import find_network, network_folder
 
     is_recipe = given in list_recipes()
     looks_kept = given.startswith("gallery/") or given.endswith(".json")
@@ -147,14 +149,14 @@ def _plan_one(given: str, overrides: Sequence[str], runs: Path, data: str | None
         if not kept.results:
             raise UserError(f"{kept.path} has no results: the run was not evaluated on test classes")
         return Planned(given, kept.path, None, None, kept=kept)
-    if not is_recipe and Path(given).is_dir():
-        folder = Path(given)
-        if is_finished(folder):
-            run = load_run(folder)
-            return Planned(given, folder, run.recipe, data or run.data, run)
-        if not (folder / "recipe.yaml").is_file():
+    found = None if is_recipe else (network_folder if given.startswith("zoo/") else find_network)(given)
+    if found is not None and found.is_dir():
+        if is_finished(found):
+            run = load_run(found)
+            return Planned(given, found, run.recipe, data or run.data, run)
+        if not (found / "recipe.yaml").is_file():
             raise UserError(f"{given} is neither a recipe nor the folder of a run: it contains no recipe.yaml")
-        return Planned(given, folder, load_recipe(folder / "recipe.yaml"), data)
+        return Planned(given, found, load_recipe(found / "recipe.yaml"), data)
     recipe, folder = load_recipe(given, overrides), run_folder(given, runs)
     if not is_finished(folder):
         return Planned(given, folder, recipe, data)
@@ -191,7 +193,7 @@ def _settings(
     else:
         recipe = planned[0].recipe
         assert recipe is not None
-        own = asdict(recipe.evaluation_settings)
+        own = recipe.evaluation_settings.of_episodes()
     given = {"shots": tuple(shot) if shot else None, "episodes": episodes, "seed": seed}
     return own | {name: value for name, value in given.items() if value is not None}
 

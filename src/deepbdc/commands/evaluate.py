@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from deepbdc.report.evaluation import EvaluationRequest
     from deepbdc.runs import Run
 
+IMAGES = Group("What is made of each image", sort_key=2)
 UNTRAINED = Group("Backbones with random weights (a run has its own network)", sort_key=4)
 
 
@@ -48,6 +49,9 @@ def evaluate_model(
     seed: Annotated[int | None, Parameter(metavar="NUMBER", group=EPISODES)] = None,
     unbalanced: Annotated[Flag, Parameter(group=EPISODES)] = False,
     dirichlet: Annotated[float | None, Parameter(metavar="NUMBER", group=EPISODES)] = None,
+    crops: Annotated[int | None, Parameter(metavar="COUNT", group=IMAGES)] = None,
+    crop_side: Annotated[float | None, Parameter(metavar="SHARE", group=IMAGES)] = None,
+    centre: Annotated[bool | None, Parameter(negative="--no-centre", group=IMAGES)] = None,
     output: Annotated[Path | None, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = None,
     cache: Cache = None,
     pool: Annotated[Literal["bdc", "average"] | None, Parameter(metavar="NAME", group=UNTRAINED)] = None,
@@ -63,15 +67,16 @@ def evaluate_model(
     --seed are scored on the same episodes. For example:
 
         deepbdc evaluate runs/glyphs/stl_deepbdc --shot 1 --shot 5
+        deepbdc evaluate runs/miniimagenet/stl_deepbdc --data cub --root ~/data --shot 5
         deepbdc evaluate conv4 --data glyphs --size 32 --classifier logistic
 
     The results of a run are also written to its folder, as JSON. Evaluations on test classes are counted in the file
     looks.jsonl there.
 
     Args:
-        model: The folder or a .safetensors file of a run of `deepbdc train`; 'pixels' for raw pixels;
-            efficientnet_lite0, trained on ImageNet; or a backbone with random weights (conv4, resnet12, ...,
-            timm/NAME).
+        model: The folder or a .safetensors file of a run of `deepbdc train`; the name of a network in the zoo, like
+            miniimagenet/conv4/stl_deepbdc; 'pixels' for raw pixels; efficientnet_lite0, trained on ImageNet; or a
+            backbone with random weights (conv4, resnet12, ..., timm/NAME).
         classifier: How queries are classified: prototype, logistic, svm or softmax (default: the run's own, else
             prototype).
         data: A name that `deepbdc data list` shows, a folder train|val|test/CLASS/IMAGE, or an .npz file; for a run
@@ -79,8 +84,8 @@ def evaluate_model(
         split: The split whose classes are used.
         root: The folder of prepared benchmarks (default: $DEEPBDC_DATA, else ~/.cache/deepbdc).
         skip_bad: Skip files that are not readable images, with a note, instead of stopping at the first.
-        base: For a run of a method that needs the images of its training classes again, such as aa: where they are, as
-            for --data (default: where the training found them).
+        base: For --centre, and for a method that needs the images of its training classes again, such as aa: where they
+            are, as for --data (default: where the training found them).
         shot: Labelled images per class. Repeat the option for several columns (default: the recipe's, else 1 and 5).
         way: Classes per episode (default: the recipe's, else 5).
         query: Query images per class (default: the recipe's, else 15).
@@ -89,6 +94,12 @@ def evaluate_model(
         unbalanced: Distribute the queries of an episode over its classes at random (default: the recipe's, else no).
         dirichlet: How unbalanced: the parameter of the Dirichlet distribution of the classes' shares. Larger is more
             balanced; 2 is usual in the literature. Implies --unbalanced (default: the recipe's, else 1).
+        crops: Views of each image whose representations are averaged: 1 for the centre, 2 with its mirror image, 5 with
+            the four corners, 10 with the mirror images of these five (default: the recipe's, else 1).
+        crop_side: Side of the views at the corners, as a share of the shorter side of the image (default: the
+            recipe's, else 0.875).
+        centre: Subtract the mean representation of the training images from each representation (default: the
+            recipe's, else no).
         output: The JSON file for the results (default: evaluation-DATA-SPLIT.json in the folder of the run).
         cache: A folder for features, so that a second evaluation of the same model does not compute them again.
         pool: How feature maps become representations (default: bdc).
@@ -107,7 +118,7 @@ def evaluate_model(
     if size is not None and size < 1:
         raise UserError(f"--size must be at least 1, got {size}")
     settings = given(way=way, query=query, episodes=episodes, seed=seed, shots=tuple(shot) if shot else None)
-    settings |= balance(unbalanced, dirichlet)
+    settings |= balance(unbalanced, dirichlet) | given(crops=crops, crop_side=crop_side, centre=centre)
     untrained = given(
         pool=pool, reduce_to=reduce_to, width=width, removed_downsamplings=removed_downsamplings, size=size
     )
@@ -123,8 +134,9 @@ def evaluate_model(
 
             trained.method.base = base_images(trained.recipe, base)
         request, place = _request_of_run(model, trained, data, root, split=split, classifier=classifier, **settings)
-    if base is not None and (trained is None or not trained.method.needs_base_images):
+    if base is not None and (trained is None or not (trained.method.needs_base_images or request.centre)):
         raise UserError(f"{model} does not need the images of its training classes: omit --base")
+    _ = request.test_time  # raises an error for impossible values before the slow part
     device, shard = _device_and_shard(processes)
     results = evaluation.run(
         request,
@@ -135,6 +147,7 @@ def evaluate_model(
         progress=console.is_terminal and is_main_process(),
         device=device,
         shard=shard,
+        base=base,
     )
     if not is_main_process():
         return
@@ -148,7 +161,7 @@ def evaluate_model(
 
 
 def _load(model: str) -> "Run | None":
-    """Load the run in the folder or file ``model``; return None if it is the name of an untrained model."""
+    """Load the run in the folder or file ``model``, or of the zoo; return None for the name of an untrained model."""
     path = Path(model)
     if path.is_dir() or path.suffix == ".safetensors":
         from deepbdc.runs import load_run
@@ -157,9 +170,15 @@ def _load(model: str) -> "Run | None":
             raise FileNotFoundError(f"there is no model file {model}")
         return load_run(path)
     if "/" in model and not model.startswith("timm/"):
+        from deepbdc.runs import load_run
+        from deepbdc.zoo import find_network, what_there_is
+
+        kept = find_network(model)
+        if kept is not None:
+            return load_run(kept)
         guess = Path("runs") / model
-        hint = f": did you mean {guess}?" if guess.is_dir() else ". 'deepbdc train RECIPE' makes one."
-        raise FileNotFoundError(f"there is no run {model}{hint}")
+        train = f". 'deepbdc train RECIPE' makes one. {what_there_is()}"
+        raise FileNotFoundError(f"there is no run {model}{f': did you mean {guess}?' if guess.is_dir() else train}")
     return None
 
 

@@ -62,8 +62,9 @@ class EstimatorOptions:
     """Settings of `FewShotClassifier`. None stands for the estimator's default."""
 
     backbone: NameOrPath | None = None
-    """The network: the folder of a run of `deepbdc train`, or timm/NAME, whose weights are downloaded (default:
-    efficientnet_lite0, trained on ImageNet and part of the installation). efficientnet_lite0_fine is far better on
+    """The network: the folder of a run of `deepbdc train`, the name of a network in the zoo, like
+    miniimagenet/conv4/stl_deepbdc, or timm/NAME, whose weights are downloaded (default: efficientnet_lite0, trained on
+    ImageNet and part of the installation). efficientnet_lite0_fine is far better on
     handwritten characters, and far worse on photos."""
     pool: Annotated[str | None, Parameter(metavar="NAME")] = None
     """How feature maps become representations: bdc or average (default: bdc)."""

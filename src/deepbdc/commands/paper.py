@@ -1,5 +1,6 @@
 """``deepbdc paper``: reproduce the tables and figures of the paper."""
 
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,13 +16,14 @@ if TYPE_CHECKING:
     from deepbdc.paper.cells import Bench
     from deepbdc.paper.experiments import Experiment
     from deepbdc.paper.settings import Setting
+    from deepbdc.paper.verification import Verified
 
 RELATIONS = Group("The figure of relations, if it is made alone", sort_key=4)
 
 
 def paper(
     *names: Annotated[str, Parameter(metavar="NAME")],
-    data: Annotated[DataOrPath, Parameter(group=DATA)] = "glyphs",
+    data: Annotated[DataOrPath | None, Parameter(group=DATA)] = None,
     root: Annotated[Root, Parameter(group=DATA)] = None,
     target: Annotated[DataOrPath | None, Parameter(group=DATA)] = None,
     recipes: Annotated[str | None, Parameter(metavar="FOLDER", group=DATA)] = None,
@@ -43,6 +45,7 @@ def paper(
         deepbdc paper table3 --data cifar_fs --root ~/data
         deepbdc paper all --data glyphs --budget 90
         deepbdc paper verify table3
+        deepbdc paper verify zoo/cub/conv4/stl_deepbdc --data ~/data
         deepbdc paper relations -o relations.pdf
 
     Each table is written as Markdown, LaTeX and JSON, each figure as PNG and PDF. What a table needs is trained with
@@ -51,9 +54,10 @@ def paper(
 
     Args:
         names: Which tables and figures; `all` of them; or `verify` and names: evaluate their networks again, and
-            compare with the stored results to the digit.
+            compare with the stored results to the digit. `verify` also takes networks of the zoo and folders of runs.
         data: The data set: one that has recipes (`deepbdc train --list`), or any other, which then takes the recipes
-            of glyphs.
+            of glyphs (default: glyphs). For networks that are verified: the folder that contains their benchmark, or
+            the data set itself (default: that of the network).
         root: The folder of prepared benchmarks (default: $DEEPBDC_DATA, else ~/.cache/deepbdc).
         target: For the tables across domains: the data set, or the folder of prepared benchmarks, that the networks
             are tested on.
@@ -87,6 +91,10 @@ def paper(
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {seeds}")
     verify, wanted = names[:1] == ("verify",), [name for name in names if name not in ("verify", "all")]
+    if verify and any("/" in name or Path(name).is_dir() for name in wanted):
+        _verify_networks(console, wanted, data, root)
+        return
+    data = data or "glyphs"
     chosen = [find(name) for name in wanted] or list(experiments().values())
     folder = output or Path("paper") / Path(data).name
     setting = Setting(data, runs, folder, root, recipes or "", backbone, target, tuple(set or ()), seeds)
@@ -174,20 +182,34 @@ def _verify(console: "Console", bench: "Bench", chosen: "list[Experiment]") -> N
     """Evaluate the networks of tables again, and compare with what is stored."""
     from deepbdc.paper.verification import verify
 
+    if not _say_verified(console, verify(bench, chosen)):
+        raise UserError("there is nothing to verify: no network of these tables is trained")
+
+
+def _verify_networks(console: "Console", names: list[str], data: str | None, root: Path | None) -> None:
+    """Evaluate networks of the zoo, or runs, again, and compare with what is stored."""
+    from deepbdc.paper.verification import verify_network
+
+    if not _say_verified(console, (line for name in names for line in verify_network(name, data, root))):
+        raise UserError("there is nothing to verify: these networks have no results on test classes")
+
+
+def _say_verified(console: "Console", lines: "Iterable[Verified]") -> int:
+    """Print each line; raise an error if results differ. Return how many there are."""
     wrong = 0
     checked = 0
-    for line in verify(bench, chosen):
+    for line in lines:
         checked += 1
         wrong += not line.same
-        mark = "the same" if line.same else "DIFFERENT"
+        mark = "the same" if line.same else f"DIFFERENT ({line.reason})"
         name = f"{line.run}, {line.classifier}" if line.classifier else str(line.run)
         text = f"{name}, {line.shot}-shot: stored {line.stored}, now {line.now}: {mark}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
-    if not checked:
-        raise UserError("there is nothing to verify: no network of these tables is trained")
     if wrong:
         raise UserError(f"{wrong} of {checked} results differ from the stored ones")
-    console.print(f"All {checked} results are the same, episode by episode.")
+    if checked:
+        console.print(f"All {checked} results are the same, episode by episode.")
+    return checked
 
 
 def _relations(console: "Console", output: Path, points: int, seed: int) -> None:

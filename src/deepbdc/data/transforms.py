@@ -33,7 +33,7 @@ def test_transform(preprocessing: Preprocessing) -> ImageTransform:
                 *([] if preprocessing.squash else [v2.Lambda(middle_part)]),
                 v2.Resize(_resized(preprocessing), interpolation=InterpolationMode(preprocessing.interpolation)),
                 v2.CenterCrop(preprocessing.input_size),
-                *_to_tensor(preprocessing),
+                *_tensor_steps(preprocessing),
             ]
         ),
     )
@@ -70,7 +70,7 @@ def train_transform(preprocessing: Preprocessing, augmentation: Augmentation = "
         resize = v2.Resize(_resized(preprocessing), interpolation=interpolation)
         shift = v2.RandomCrop(size, padding=size // SHIFTED, padding_mode="edge")
         crop, jitter = [resize, v2.CenterCrop(size), shift], []
-    steps = [*crop, v2.RandomHorizontalFlip(), *jitter, *_to_tensor(preprocessing)]
+    steps = [*crop, v2.RandomHorizontalFlip(), *jitter, *_tensor_steps(preprocessing)]
     return cast(ImageTransform, v2.Compose(steps))
 
 
@@ -79,7 +79,14 @@ def _resized(preprocessing: Preprocessing) -> list[int]:
     return [preprocessing.resize] * (2 if preprocessing.squash else 1)
 
 
-def _to_tensor(preprocessing: Preprocessing) -> list[torch.nn.Module]:
+def to_tensor(preprocessing: Preprocessing) -> ImageTransform:
+    """Normalise an image that has its size: an image -> ``(3, h, w)``."""
+    from torchvision.transforms import v2
+
+    return cast(ImageTransform, v2.Compose(_tensor_steps(preprocessing)))
+
+
+def _tensor_steps(preprocessing: Preprocessing) -> list[torch.nn.Module]:
     from torchvision.transforms import v2
 
     return [

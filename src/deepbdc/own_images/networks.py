@@ -63,12 +63,24 @@ def find_embedding(backbone: Any, pool: str | None, size: int | None, device: st
 
 
 def find_method(backbone: Any, device: str) -> Method | None:
-    """The trained method, if ``backbone`` is one or is the folder or file of a run; None for any other network."""
+    """The trained method: ``backbone`` itself, that of a run, or one of the zoo; None for any other network."""
     if isinstance(backbone, Method):
         return backbone
-    if isinstance(backbone, Path) or (isinstance(backbone, str) and Path(backbone).exists()):
-        return _run_method(Path(backbone), _modification_time(Path(backbone)), device)
-    return None
+    path = _run_path(backbone)
+    return None if path is None else _run_method(path, _modification_time(path), device)
+
+
+def _run_path(backbone: Any) -> Path | None:
+    """The folder or file of the run, or of the network in the zoo, that ``backbone`` names; None for other networks."""
+    from deepbdc.zoo import network_folder
+
+    if isinstance(backbone, Path):
+        return backbone
+    if not isinstance(backbone, str):
+        return None
+    if Path(backbone).exists():
+        return Path(backbone)
+    return network_folder(backbone) if "/" in backbone and not backbone.startswith(_TIMM) else None
 
 
 def network_from(description: _Description, backbone: Any, device: str) -> tuple[Embedding, Method | None]:

@@ -22,7 +22,7 @@ from deepbdc.paper.settings import NotPossible, Setting
 from deepbdc.paper.trainings import Training, carry_out, training_of
 from deepbdc.provenance import looks_of, origin, record_look
 from deepbdc.recipes import Evaluation, Recipe, build_method
-from deepbdc.runs import MODEL, load_run
+from deepbdc.runs import MODEL, load_run, source_of_run
 from deepbdc.training.run import Interrupted, TrainingError
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def evaluate_run(folder: Path, dataset: Dataset, episodes: Episodes, classifier:
     if classifier is not None:
         method = Method(method.embedding, create_classifier(classifier)).eval()
     dataset = shrunk(dataset, run.recipe.shrink_to)
-    source = method.source(dataset, workers=run.recipe.workers)
+    source = source_of_run(replace(run, method=method), dataset)
     return evaluate(method, dataset, episodes=episodes, bank=source)
 
 

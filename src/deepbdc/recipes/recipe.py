@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from deepbdc._registry import nearest
 from deepbdc.errors import UserError
+from deepbdc.preprocessing import AtTestTime
 from deepbdc.recipes.files import read_recipe
 from deepbdc.recipes.values import build, plain, write_yaml
 from deepbdc.stages.settings import Augmentation, StageSettings, check_counts
@@ -31,7 +32,11 @@ class Validation:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The final evaluation on the test classes. For ``unbalanced`` and ``dirichlet`` see `sample_episodes`."""
+    """The final evaluation on the test classes.
+
+    For ``unbalanced`` and ``dirichlet`` see `sample_episodes`; for ``crops``, ``crop_side`` and ``centre`` see
+    `AtTestTime`.
+    """
 
     shots: tuple[int, ...] = (1, 5)
     way: int = 5
@@ -40,6 +45,19 @@ class Evaluation:
     seed: int = 0
     unbalanced: bool = False
     dirichlet: float = 1.0
+    crops: int = 1
+    crop_side: float = AtTestTime.crop_side
+    centre: bool = False
+
+    @property
+    def test_time(self) -> AtTestTime:
+        """What is made of each image besides the usual."""
+        return AtTestTime(self.crops, self.crop_side, self.centre)
+
+    def of_episodes(self) -> dict[str, Any]:
+        """The settings that say which episodes are drawn."""
+        other = {entry.name for entry in dataclasses.fields(AtTestTime)}
+        return {key: value for key, value in dataclasses.asdict(self).items() if key not in other}
 
 
 @dataclass(frozen=True)
@@ -216,5 +234,9 @@ def _check(recipe: Recipe, title: str) -> None:
         raise UserError(f"{title}: evaluation.shots must be one or more positive numbers")
     if not 0 < evaluation.dirichlet < float("inf"):
         raise UserError(f"{title}: evaluation.dirichlet must be a positive number, got {evaluation.dirichlet}")
+    try:
+        _ = evaluation.test_time
+    except UserError as error:
+        raise UserError(f"{title}: evaluation.{error}") from error
     if evaluation.dirichlet != 1 and not evaluation.unbalanced:
         raise UserError(f"{title}: evaluation.dirichlet has no effect without evaluation.unbalanced: true")

@@ -223,6 +223,7 @@ def compare_runs(
     """
     from deepbdc.data.shrunk import shrunk
     from deepbdc.episodes import sample_episodes
+    from deepbdc.runs import source_of_run
 
     ordered = _baseline_first(list(zip(names or _names(runs), runs, strict=True)), baseline)
     trained = [run for run in runs if not isinstance(run, KeptResult)]
@@ -242,9 +243,8 @@ def compare_runs(
             continue
         found = _of_episodes((known or {}).get(run.folder, ()), drawn)
         if found is None:
-            method, options = run.method.to(device), {"device": device, "cache": cache, "progress": progress}
-            images = shrunk(dataset, run.recipe.shrink_to, progress=progress)
-            source = method.source(images, **options, workers=run.recipe.workers)
+            method, images = run.method.to(device), shrunk(dataset, run.recipe.shrink_to, progress=progress)
+            source = source_of_run(run, images, device=device, cache=cache, progress=progress)
             found = tuple(evaluate(method, images, episodes=those, bank=source, progress=progress) for those in drawn)
         looks = record_look(run.folder, "compare", found)
         rows.append(Row(name, run.recipe.method, str(run.folder), found, run.recipe, run.recipe.seed, looks))

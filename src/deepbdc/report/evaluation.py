@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deepbdc._files import write_json
 from deepbdc.evaluation import EvaluationResult, evaluate
 from deepbdc.methods import Method
+from deepbdc.preprocessing import AtTestTime
 from deepbdc.provenance import origin
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class EvaluationRequest:
     seed: int = 0
     unbalanced: bool = False
     dirichlet: float = 1.0
+    crops: int = 1
+    crop_side: float = AtTestTime.crop_side
+    centre: bool = False
     classifier: str | None = None
     """None: the classifier of the run; for a model without a run, ``prototype``."""
     pool: str = "bdc"
@@ -45,6 +49,11 @@ class EvaluationRequest:
     width: float = 1.0
     removed_downsamplings: int | None = None
     size: int | None = None
+
+    @property
+    def test_time(self) -> AtTestTime:
+        """What is made of each image besides the usual."""
+        return AtTestTime(self.crops, self.crop_side, self.centre)
 
 
 def run(
@@ -57,6 +66,7 @@ def run(
     progress: bool = False,
     device: "str | torch.device" = "cpu",
     shard: "Shard | None" = None,
+    base: str | Path | None = None,
 ) -> list[EvaluationResult]:
     """Evaluate a model for each number of shots. The images are embedded only once.
 
@@ -66,10 +76,13 @@ def run(
         device: The device that embeds images and scores episodes.
         cache, shard, progress: As for `build_bank`.
         root, skip_bad: As for `load_dataset`.
+        base: Where the training images of the run are, if they are not where its training found them.
     """
     from deepbdc.data.loading import load_dataset
     from deepbdc.data.shrunk import shrunk
     from deepbdc.episodes import sample_episodes
+    from deepbdc.runs import source_of_run
+    from deepbdc.sources import prepare_source
 
     method = _method(request, trained).to(device)
     dataset = load_dataset(request.data, request.split, root=root, skip_bad=skip_bad)
@@ -81,7 +94,10 @@ def run(
         for shot in request.shots
     ]
     options: dict[str, Any] = {"cache": cache, "progress": progress, "device": device, "shard": shard}
-    source = method.source(dataset, **options, workers=0 if trained is None else trained.recipe.workers)
+    if trained is None:
+        source = prepare_source(method, dataset, request.test_time, **options)
+    else:
+        source = source_of_run(replace(trained, method=method), dataset, request.test_time, base, **options)
     return [evaluate(method, dataset, episodes=episodes, bank=source, progress=progress) for episodes in drawn]
 
 
@@ -122,7 +138,10 @@ def default_output(request: EvaluationRequest, results: Sequence[EvaluationResul
     file = Path(request.model)
     stage = file.stem if file.is_file() and file.name != "model.safetensors" else None
     kind = f"unbalanced-{request.dirichlet:g}" if request.unbalanced else None
-    parts = ["evaluation", stage, results[0].dataset, results[0].split, request.classifier, kind]
+    crops = f"crops-{request.crops}" if request.crops > 1 else None
+    side = f"side-{request.crop_side:g}" if request.test_time.has_corners else None
+    shown = [request.classifier, kind, crops, side, "centred" if request.centre else None]
+    parts = ["evaluation", stage, results[0].dataset, results[0].split, *shown]
     name = "-".join(part.replace("->", "_to_") for part in parts if part)
     return trained.folder / (re.sub(r"[^\w.-]", "_", name) + ".json")
 
@@ -224,6 +243,10 @@ def write_results(
         trained: The run that was evaluated, if it was one.
         looks: How often the run has looked at these test classes, see `record_look`.
     """
-    run = {"method": trained.recipe.method, "training_seed": trained.recipe.seed} if trained is not None else {}
+    run: dict[str, Any] = {}
+    if trained is not None:
+        recipe, classes = trained.recipe, len(trained.class_names)
+        run = {"method": recipe.method, "training_seed": recipe.seed}
+        run |= {"trained_on": {"data": recipe.data, "classes": classes}}
     content = {**origin(), **run, "looks": looks, "request": asdict(request)}
     write_json(path, {**content, "results": [result.as_json() for result in results]})

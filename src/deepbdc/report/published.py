@@ -96,6 +96,8 @@ class PublishedTable:
     columns: tuple[Column, ...]
     """In the order of the paper."""
     rows: tuple[Published, ...]
+    others: tuple[Published, ...] = ()
+    """Rows of methods that this library does not have; their ``method`` is empty."""
 
     def row(self, method: str, **identity: Any) -> Published:
         """The only row with these values, such as ``row("meta_deepbdc", d=640)``; ``backbone`` can be one of them."""
@@ -129,11 +131,28 @@ def on_miniimagenet(method: str) -> Published | None:
     return next((row for row in rows if row.method == method), None)
 
 
+def on_data(data: str) -> list[PublishedTable]:
+    """The tables of accuracies of whole methods on a data set, or pair of data sets, in the order of preference."""
+    tables = (
+        "4a_miniimagenet",
+        "sec4.3_fusion",
+        "miniimagenet_conv4_elsewhere",
+        "miniimagenet_elsewhere",
+        "4a_tieredimagenet",
+        "4b_cub",
+        "5a_cub",
+        "5b_aircraft",
+        "5c_cars",
+        "cifar_fs_elsewhere",
+    )
+    return [published()[name] for name in tables if published()[name].data == data]
+
+
 def _table(name: str, content: Mapping[str, Any]) -> PublishedTable:
     _check_keys(
         content,
         needed=("place", "title", "data", "columns", "rows"),
-        allowed=("backbone", "identified_by"),
+        allowed=("backbone", "identified_by", "others"),
         title=f"published table {name}",
     )
     identified_by, columns = tuple(content.get("identified_by", ())), tuple(content["columns"])
@@ -144,11 +163,15 @@ def _table(name: str, content: Mapping[str, Any]) -> PublishedTable:
         _row(f"published table {name}, row {position}", {**defaults, **row}, identified_by, columns)
         for position, row in enumerate(content["rows"], start=1)
     )
+    others = tuple(
+        _row(f"published table {name}, other {position}", {**defaults, **row, "method": ""}, identified_by, columns)
+        for position, row in enumerate(content.get("others", ()), start=1)
+    )
     keys = [(row.method, tuple(map(str, _identity(row).items()))) for row in rows]
     for position, key in enumerate(keys):
         if key in keys[:position]:
             raise UserError(f"published table {name}: row {position + 1} repeats row {keys.index(key) + 1}")
-    return PublishedTable(content["place"], content["title"], content["data"], identified_by, columns, rows)
+    return PublishedTable(content["place"], content["title"], content["data"], identified_by, columns, rows, others)
 
 
 def _row(

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from deepbdc import weight_files
-from deepbdc._modes import evaluating
+from deepbdc._modes import evaluating, to_channels_last
 from deepbdc._seeds import derive
 from deepbdc.data.dataset import Dataset, PixelDataset
 from deepbdc.episodes import Episodes
@@ -88,13 +88,6 @@ class StepResult:
     """Whether somebody asked one of the processes to stop."""
     save: bool = False
     """Whether a checkpoint is due in one of the processes."""
-
-
-def to_channels_last(network: nn.Module) -> None:
-    """Store the four-dimensional tensors of a network with their channels last."""
-    for value in [*network.parameters(), *network.buffers()]:
-        if value.dim() == 4:
-            value.data = value.data.contiguous(memory_format=torch.channels_last)
 
 
 class Trainer:

@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 from deepbdc import weight_files
 from deepbdc._files import write_json, write_text
 from deepbdc._memory import keep_freed_memory
+from deepbdc._modes import to_channels_last
 from deepbdc._seeds import derive
 from deepbdc.data.dataset import Dataset
 from deepbdc.episodes import Episodes, sample_episodes
@@ -29,6 +30,7 @@ from deepbdc.provenance import origin, record_look
 from deepbdc.recipes import Recipe, Stage, build_method, load_recipe
 from deepbdc.recipes.recipe import objectives_of
 from deepbdc.runs import CURVE, MODEL, RECIPE, RESULT, is_finished
+from deepbdc.sources import prepare_source
 from deepbdc.stages import AugmentedImages, Batches, Inputs, Objective, Process
 from deepbdc.training import checkpoint, sharing
 from deepbdc.training.checkpoint import Saved
@@ -43,7 +45,6 @@ from deepbdc.training.loop import (
     any_process_stops,
     remember,
     source_options,
-    to_channels_last,
     train_stage,
 )
 
@@ -375,7 +376,9 @@ def _evaluate(
     if dataset is None:
         return []
     shown = context.log.interactive
-    source = method.source(dataset, **source_options(context.fabric, context.recipe), progress=shown)
+    options = source_options(context.fabric, context.recipe)
+    test_time = context.recipe.evaluation_settings.test_time
+    source = prepare_source(method, dataset, test_time, context.training_classes, **options, progress=shown)
     return [evaluate(method, dataset, episodes=episodes, bank=source, progress=shown) for episodes in drawn]
 
 

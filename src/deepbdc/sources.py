@@ -1,0 +1,76 @@
+"""What an evaluation takes of each image: views that are fused, and the mean of the training images subtracted."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deepbdc.data.dataset import Dataset
+from deepbdc.embedding import Embedding
+from deepbdc.errors import UserError
+from deepbdc.feature_bank import Source
+from deepbdc.methods._base_features import mean_of_rows
+from deepbdc.methods.base import Method, TrainingClasses
+from deepbdc.preprocessing import AtTestTime
+
+
+def prepare_source(
+    method: Method, dataset: Dataset, test_time: AtTestTime, base: TrainingClasses | None = None, **options: Any
+) -> Source:
+    """Where an evaluation takes the representations of a data set from, with the views and the mean that are asked for.
+
+    Args:
+        method: Embeds the images.
+        dataset: The images.
+        test_time: What is made of each image besides the usual.
+        base: The training images, for their mean.
+        options: As for `build_bank`.
+    """
+    source = method.source(dataset, **options, test_time=test_time)
+    if source.test_time.crops != test_time.crops:
+        raise UserError(
+            f"{name_of(method)} adapts its network to each task and takes pictures, not representations, which could "
+            "be averaged over crops: leave out crops"
+        )
+    if not test_time.centre:
+        return source
+    row = source.rows(np.zeros(1, dtype=np.int64))
+    if row.dim() != 2:
+        raise UserError(
+            f"{name_of(method)} does not represent an image by one vector, from which the mean of the training images "
+            "could be subtracted: leave out centre"
+        )
+    if base is None:
+        raise UserError("centre subtracts the mean of the training images, and there are none: leave it out")
+    return Centred(source, mean_of_rows(method.source(base.dataset, **options, test_time=test_time), len(base.dataset)))
+
+
+def name_of(method: Method) -> str:
+    """The name of a method for a message; that of its classifier, if there is no class for the method."""
+    return type(method.classifier if type(method) is Method else method).__name__
+
+
+class Centred(Source):
+    """Representations minus a mean vector, such as that of the training images.
+
+    Args:
+        source: Gives the representations.
+        mean: The vector, of the shape of one row.
+    """
+
+    def __init__(self, source: Source, mean: Tensor) -> None:
+        self.source, self.mean = source, mean
+        self.data_fingerprint = source.data_fingerprint
+        self.test_time = replace(source.test_time, centre=True)
+        self.kept = ", ".join([source.kept, *AtTestTime(centre=True).in_words()])
+
+    def rows(self, indices: NDArray[np.int64]) -> Tensor:
+        """Representations of some images, minus the mean."""
+        rows = self.source.rows(indices)
+        return rows - self.mean.to(rows)
+
+    def check(self, embedding: Embedding, dataset: Dataset) -> None:
+        """Raise if this was made of other images, or by another network."""
+        self.source.check(embedding, dataset)
