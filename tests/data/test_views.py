@@ -52,6 +52,14 @@ def test_arrays_have_the_same_views_as_single_images_if_nothing_is_resized() -> 
     torch.testing.assert_close(views.of_arrays(images), single)
 
 
+def test_arrays_of_different_sizes_have_the_views_of_each() -> None:
+    random = np.random.default_rng(0)
+    images = [random.integers(0, 256, (height, 24, 3), dtype=np.uint8) for height in (20, 30)]
+    views = ViewsOfImages(Preprocessing(16, 20), AtTestTime(crops=10, crop_side=0.8))
+    expected = torch.cat([views.of_arrays(image[None]) for image in images])
+    assert torch.equal(views.of_arrays(images), expected)
+
+
 def test_views_that_agree_give_what_one_of_them_gives() -> None:
     one = torch.randn(4, 7)
     torch.testing.assert_close(fuse(one.expand(5, 4, 7)), one)

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from deepbdc.data.dataset import Pixels
 from deepbdc.data.transforms import BatchTestTransform, middle_part, normalise, test_transform, to_tensor
 from deepbdc.preprocessing import AtTestTime, Preprocessing
 
@@ -39,8 +39,10 @@ class ViewsOfImages:
         whole = image if self.preprocessing.squash else middle_part(image)
         return torch.stack(self._views(self._centre(image), whole, self._tensor))
 
-    def of_arrays(self, images: NDArray[np.uint8]) -> Tensor:
-        """The views of images of one size, ``(n, h, w, 3) -> (n, views, 3, size, size)``."""
+    def of_arrays(self, images: Pixels) -> Tensor:
+        """The views of decoded images, of one size or not: -> ``(n, views, 3, size, size)``."""
+        if not isinstance(images, np.ndarray):
+            return torch.cat([self.of_arrays(image[None]) for image in images])
         whole = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
         views = self._views(self._centres(images), whole, lambda cut: normalise(cut.float() / 255, self.preprocessing))
         return torch.stack(views, dim=1)
