@@ -20,7 +20,7 @@ from page_table import PageTable
 
 from deepbdc.evaluation import EvaluationResult
 from deepbdc.gallery import KeptResult, load_result
-from deepbdc.report.comparison import difference_in_words
+from deepbdc.report.comparison_output import difference_in_words
 from deepbdc.report.evaluation import class_interval_in_words, footnotes, queries_in_words, transductive_mark
 from deepbdc.report.published import Published, on_data
 
