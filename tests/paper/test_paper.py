@@ -231,3 +231,16 @@ def test_latency_is_measured_for_all_kinds_of_methods() -> None:
     assert found["protonet"].test > found["protonet"].test_own
     assert found["protonet"].training is not None
     assert found["good_embed"].training is None
+
+
+def test_a_table_with_several_crops_does_not_take_the_results_without(setting: Setting, steps: list[str]) -> None:
+    experiment = small("ProtoNet")
+    plain = bench(setting).fill(experiment)[0].cells[1].result
+    steps.clear()
+    cropped = dataclasses.replace(setting, values=(*VALUES, "evaluation.crops=2"))
+    found = bench(cropped).fill(experiment)[0].cells[1].result
+    assert steps == [], "the network is the same"
+    assert plain is not None
+    assert found is not None
+    assert (plain.crops, found.crops) == (1, 2)
+    assert found.weights_fingerprint == plain.weights_fingerprint

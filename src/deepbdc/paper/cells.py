@@ -18,6 +18,7 @@ from deepbdc.methods import Method
 from deepbdc.paper.experiments import Experiment, Row
 from deepbdc.paper.settings import NotPossible, Setting
 from deepbdc.paper.trainings import Training, carry_out, training_of
+from deepbdc.preprocessing import AtTestTime
 from deepbdc.provenance import record_look
 from deepbdc.recipes import Evaluation, Recipe
 from deepbdc.runs import MODEL, load_run, source_of_run
@@ -141,20 +142,21 @@ class Bench:
     def _result(self, experiment: Experiment, row: Row, training: Training, shot: int) -> EvaluationResult:
         dataset = self._test_data(experiment)
         episodes = draw(dataset, training.recipe.evaluation_settings, shot)
-        wanted = episodes_fingerprint(episodes)
+        wanted, test_time = episodes_fingerprint(episodes), training.recipe.evaluation_settings.test_time
         own = row.classifier is None
         kept = load_result(training.folder).results if own and experiment.target is None else ()
         for result in kept:
-            if result.episodes_fingerprint == wanted:
+            if result.episodes_fingerprint == wanted and result.test_time == test_time:
                 return result
         file = (training.folder / MODEL).stat()
-        content = f"{training.folder}|{file.st_mtime_ns}|{file.st_size}|{row.classifier}|{wanted}"
+        content = "|".join(map(str, (training.folder, file.st_mtime_ns, file.st_size, row.classifier, wanted)))
+        content += "".join(f"|{words}" for words in test_time.in_words())
         key = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
         path = self.setting.output / "results" / f"{row.method}-{key}.json"
         if path.is_file():
             return EvaluationResult.load(path)
         self.say(f"{experiment.place}, {row.name}: evaluating {training.folder} with {shot} shots")
-        result = evaluate_run(training.folder, dataset, episodes, row.classifier)
+        result = evaluate_run(training.folder, dataset, episodes, row.classifier, test_time)
         record_look(training.folder, "paper", [result])
         result.save(path)
         return result
@@ -188,7 +190,9 @@ def draw(dataset: Dataset, chosen: Evaluation, shot: int) -> Episodes:
     )
 
 
-def evaluate_run(folder: Path, dataset: Dataset, episodes: Episodes, classifier: str | None) -> EvaluationResult:
+def evaluate_run(
+    folder: Path, dataset: Dataset, episodes: Episodes, classifier: str | None, test_time: AtTestTime
+) -> EvaluationResult:
     """A finished run on episodes, with its own classifier or another one."""
     from deepbdc.classifiers import create_classifier
 
@@ -196,7 +200,7 @@ def evaluate_run(folder: Path, dataset: Dataset, episodes: Episodes, classifier:
     method = run.method
     if classifier is not None:
         method = Method(method.embedding, create_classifier(classifier)).eval()
-    source = source_of_run(replace(run, method=method), dataset)
+    source = source_of_run(replace(run, method=method), dataset, test_time)
     return evaluate(method, dataset, episodes=episodes, bank=source)
 
 

@@ -92,4 +92,5 @@ def verify(bench: Bench, chosen: Iterable[Experiment]) -> Iterator[Verified]:
         for stored in load_result(training.folder).results:
             assert isinstance(stored.shot, int)
             episodes = draw(dataset, training.recipe.evaluation_settings, stored.shot)
-            yield _compared(training.folder, stored, evaluate_run(training.folder, dataset, episodes, None))
+            now = evaluate_run(training.folder, dataset, episodes, None, stored.test_time)
+            yield _compared(training.folder, stored, now)
