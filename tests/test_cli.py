@@ -292,9 +292,9 @@ def help_page(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ("explain", 2),
         ("app", 3),
         ("train", 2),
-        ("evaluate", 2),
+        ("evaluate", 3),
         ("compare", 3),
-        ("paper", 5),
+        ("paper", 6),
         ("data list", 0),
         ("data prepare", 1),
         ("data check", 2),
@@ -318,7 +318,8 @@ def test_help_shows_defaults_and_groups(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "[choices: train, val, test]" in printed
     assert "None" not in printed
     assert "False" not in printed
-    assert re.findall(r"╭─ ([\w ]+)", printed)[:5] == ["Arguments ", "Options ", "Data ", "Episodes ", "Output "]
+    groups = ["Arguments ", "Options ", "Data ", "Episodes ", "What is made of each image ", "Output "]
+    assert re.findall(r"╭─ ([\w ]+)", printed)[:6] == groups
 
 
 @pytest.mark.parametrize("given", [[], ["data"]])

@@ -275,3 +275,16 @@ def test_the_networks_of_both_data_sets_of_s3_2_stand_in_one_row() -> None:
     made = tables.grid(find("capacity"), filled, {}, "glyphs")
     column = made.header.index("network in the paper")
     assert [line[column] for line in made.lines] == ["ResNet-12 (cub: ResNet-18)", "ResNet-34"]
+
+
+def test_a_table_with_several_crops_does_not_take_the_results_without(setting: Setting, steps: list[str]) -> None:
+    experiment = small("ProtoNet")
+    plain = bench(setting).fill(experiment)[0].cells[1].result
+    steps.clear()
+    cropped = dataclasses.replace(setting, values=(*VALUES, "evaluation.crops=2"))
+    found = bench(cropped).fill(experiment)[0].cells[1].result
+    assert steps == [], "the network is the same"
+    assert plain is not None
+    assert found is not None
+    assert (plain.crops, found.crops) == (1, 2)
+    assert found.weights_fingerprint == plain.weights_fingerprint

@@ -67,7 +67,7 @@ def evaluate_model(
     --seed are scored on the same episodes. For example:
 
         deepbdc evaluate runs/glyphs/stl_deepbdc --shot 1 --shot 5
-        deepbdc evaluate runs/miniimagenet/stl_deepbdc --data cub --root ~/data --shot 5
+        deepbdc evaluate runs/mini/stl_deepbdc --data cub --shot 5 --crops 5
         deepbdc evaluate conv4 --data glyphs --size 32 --classifier logistic
 
     The results of a run are also written to its folder, as JSON. Evaluations on test classes are counted in the file

@@ -20,6 +20,7 @@ from deepbdc.methods import Method
 from deepbdc.paper.experiments import Experiment, Row
 from deepbdc.paper.settings import NotPossible, Setting
 from deepbdc.paper.trainings import Training, carry_out, training_of
+from deepbdc.preprocessing import AtTestTime
 from deepbdc.provenance import looks_of, origin, record_look
 from deepbdc.recipes import Evaluation, Recipe, build_method
 from deepbdc.runs import MODEL, load_run, source_of_run
@@ -182,7 +183,8 @@ class Bench:
         if stored is not None:
             return stored
         self.say(f"{experiment.place}, {row.name}: evaluating {training.folder} with {shot} shots")
-        result = evaluate_run(training.folder, dataset, episodes, row.classifier)
+        test_time = training.recipe.evaluation_settings.test_time
+        result = evaluate_run(training.folder, dataset, episodes, row.classifier, test_time)
         looks = record_look(training.folder, "paper", [result])
         about = {"method": row.method, "training_seed": training.recipe.seed, "run": str(training.folder)}
         content = {**origin(), **about, "looks": looks, "results": [result.as_json()]}
@@ -202,13 +204,15 @@ class Bench:
         kept = list(load_result(file).results) if file.is_file() else []
         if row.classifier is None and experiment.target is None:
             kept += load_result(training.folder).results
-        wanted = episodes_fingerprint(episodes)
-        return next((result for result in kept if result.episodes_fingerprint == wanted), None)
+        wanted = episodes_fingerprint(episodes), training.recipe.evaluation_settings.test_time
+        return next((result for result in kept if (result.episodes_fingerprint, result.test_time) == wanted), None)
 
     def _evaluation_file(self, row: Row, training: Training, episodes: Episodes) -> Path:
         """Where the result of a row is kept that is not that of the training itself."""
         model = (training.folder / MODEL).stat()
-        content = (training.folder, model.st_mtime_ns, model.st_size, row.classifier, episodes_fingerprint(episodes))
+        test_time = training.recipe.evaluation_settings.test_time.in_words()
+        drawn = episodes_fingerprint(episodes)
+        content = (training.folder, model.st_mtime_ns, model.st_size, row.classifier, drawn, *test_time)
         key = hashlib.blake2b("|".join(map(str, content)).encode(), digest_size=8).hexdigest()
         return self.setting.output / "evaluations" / f"{row.method}-{key}.json"
 
@@ -241,7 +245,9 @@ def draw(dataset: Dataset, chosen: Evaluation, shot: int) -> Episodes:
     )
 
 
-def evaluate_run(folder: Path, dataset: Dataset, episodes: Episodes, classifier: str | None) -> EvaluationResult:
+def evaluate_run(
+    folder: Path, dataset: Dataset, episodes: Episodes, classifier: str | None, test_time: AtTestTime
+) -> EvaluationResult:
     """A finished run on episodes, with its own classifier or another one."""
     from deepbdc.classifiers import create_classifier
 
@@ -250,7 +256,7 @@ def evaluate_run(folder: Path, dataset: Dataset, episodes: Episodes, classifier:
     if classifier is not None:
         method = Method(method.embedding, create_classifier(classifier)).eval()
     dataset = shrunk(dataset, run.recipe.shrink_to)
-    source = source_of_run(replace(run, method=method), dataset)
+    source = source_of_run(replace(run, method=method), dataset, test_time)
     return evaluate(method, dataset, episodes=episodes, bank=source)
 
 

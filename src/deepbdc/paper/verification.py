@@ -98,5 +98,5 @@ def verify(bench: Bench, chosen: Iterable[Experiment]) -> Iterator[Verified]:
             if stored is None or (key := (training.folder, row.classifier, stored.episodes_fingerprint)) in seen:
                 continue
             seen.add(key)
-            now = evaluate_run(training.folder, dataset, episodes, row.classifier)
+            now = evaluate_run(training.folder, dataset, episodes, row.classifier, stored.test_time)
             yield _compared(training.folder, row.classifier, stored, now)
