@@ -89,7 +89,9 @@ def test_rules_of_the_splits() -> None:
 def test_each_list_names_its_source() -> None:
     folder = Path(benchmarks.__file__).parent / "splits"
     found = sorted(folder.glob("*.json"))
-    assert {file.stem for file in found} == {*CLASSES, "miniimagenet_ranks"} - {"cub_cropped"}  # which has the split of cub
+    assert {file.stem for file in found} == {*CLASSES, "miniimagenet_ranks"} - {
+        "cub_cropped"
+    }  # which has the split of cub
     for file in found:
         assert json.loads(file.read_text(encoding="utf-8"))["source"]["commit"]
 
