@@ -1,7 +1,8 @@
 """Conv4: the small backbone of the early few-shot papers."""
 
-from torch import nn
+from torch import Tensor, nn
 
+from deepbdc.backbones._first_block import run_first_block
 from deepbdc.backbones.base import Backbone, backbones, downsampling_stages, initialise, scaled_widths
 from deepbdc.preprocessing import AT_84
 
@@ -31,6 +32,15 @@ class Conv4(Backbone):
     def blocks_in_order(self) -> list[nn.Module]:
         """The four blocks."""
         return list(self.blocks)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images ``(n, 3, h, w)`` to features ``(n, channels, h', w')``."""
+        first, *others = self.blocks
+        assert isinstance(first, nn.Sequential)
+        features = run_first_block(first, images)
+        for block in others:
+            features = block(features)
+        return features
 
 
 @backbones.register
