@@ -82,7 +82,8 @@ def test_all_commands_and_code_of_the_page(
                 printed[line] = capsys.readouterr().out
 
     # Check what the document promises.
-    folders = {place.name: {file.name for file in place.iterdir()} for place in (tmp_path / "sorted").iterdir()}
+    places = [place for place in (tmp_path / "sorted").iterdir() if place.is_dir()]
+    folders = {place.name: {file.name for file in place.iterdir()} for place in places}
     assert folders == {
         "kingfisher": {"1.jpg", "4.jpg"},
         "heron": {"2.jpg", "5.jpg"},
@@ -90,6 +91,7 @@ def test_all_commands_and_code_of_the_page(
         "none of these": {"teapot.jpg"},
     }
     assert not list((tmp_path / "photos").iterdir())
+    assert "7 pictures moved back." in printed["deepbdc undo sorted"]
     assert (tmp_path / "why.png").stat().st_size > 10_000
     assert "Estimated accuracy: 100 %" in printed["deepbdc fit examples -o birds.safetensors"]
     assert any("Accuracy: 100.0 % (7 of 7 pictures)" in text for text in printed.values())
@@ -103,5 +105,5 @@ def test_the_page_shows_the_installation_and_every_command() -> None:
     commands = [line for language, content in BLOCKS if language == "sh" for line in content.splitlines()]
     assert all(line in commands for line in INSTALLATION)
     used = {line.split()[1] for line in commands if line.startswith("deepbdc ")}
-    assert used == {"fit", "classify", "explain", "app"}
+    assert used == {"fit", "classify", "undo", "explain", "app"}
     assert {language for language, _ in BLOCKS} == {"sh", "python"}

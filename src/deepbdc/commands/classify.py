@@ -1,5 +1,6 @@
 """``deepbdc classify``: label a person's own pictures, and sort them into folders."""
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -8,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
+from deepbdc._words import counted
 from deepbdc.commands.examples import ExampleSource, note, progress_bar
 from deepbdc.commands.options import OUTPUT, EstimatorOptions, Flag
+from deepbdc.commands.targets import check_output, check_space, find_sorter
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ def classify_images(
     truth: Flag = False,
     csv: Annotated[Path | None, Parameter(metavar="FILE", group=OUTPUT)] = None,
     json: Annotated[Path | None, Parameter(metavar="FILE", group=OUTPUT)] = None,
+    force: Annotated[Flag, Parameter(group=OUTPUT)] = False,
     quiet: Annotated[Flag, Parameter(group=OUTPUT)] = False,
     move_to: Annotated[Path | None, Parameter(metavar="FOLDER", group=SORTING)] = None,
     copy_to: Annotated[Path | None, Parameter(metavar="FOLDER", group=SORTING)] = None,
@@ -45,8 +49,8 @@ def classify_images(
         deepbdc classify examples photos --reject --csv photos.csv
         deepbdc classify examples photos --move-to sorted --dry-run
 
-    Files are never overwritten: if a name is taken, the picture gets another, like "1 (2).jpg". Pictures that
-    cannot be read are listed and stay where they are. The exit code is 1 if no picture could be read, or if one
+    Pictures are never overwritten: if a name is taken, the picture gets another, like "1 (2).jpg". `deepbdc undo`
+    takes the sorting back. Pictures that cannot be read are listed and stay where they are. The exit code is 1 if no picture could be read, or if one
     could not be moved or copied. A saved classifier has its own network and settings: for it, only --device and
     --batch-size can be given.
 
@@ -58,18 +62,21 @@ def classify_images(
         truth: Print the accuracy. The true class of a picture is the name of its folder.
         csv: Write all results to this file as CSV, with the probability of every class.
         json: Write all results to this file as JSON.
+        force: Replace the files of --csv and --json if they exist.
         quiet: Print only the summary, not a line for each picture.
-        move_to: Move each picture into a subfolder of this folder that is named after its class.
-        copy_to: Like --move-to, but copy the pictures.
+        move_to: Move each picture into a subfolder of this folder that is named after its class. A log in this folder
+            tells which picture came from where.
+        copy_to: Like --move-to, but copy the pictures. A copy that is there already is not made again.
         dry_run: Only show where --move-to or --copy-to would put each picture.
     """
     from rich.console import Console
 
     console = Console()
-    sorter = _sorter(move_to, copy_to, dry_run, images, examples)
-    _check_outputs(csv, json)
+    sorter = find_sorter(move_to, copy_to, dry_run, images, examples)
+    _check_outputs(csv, json, force)
     source = ExampleSource.find(examples, options.given() if options else {})
     files = _pictures(images, source)
+    check_space(sorter, files)
     fitted = source.classifier()
     if len(fitted.classes_) == 1 and not reject:
         note(f"there is only one class, so every picture is labelled {fitted.classes_[0]!s} unless you give --reject")
@@ -84,43 +91,12 @@ def classify_images(
         raise SystemExit(1)
 
 
-def _sorter(
-    move_to: Path | None, copy_to: Path | None, dry_run: bool, places: Sequence[Path], examples: Path
-) -> "Sorter | None":
-    """Check the sorting options; return None if files stay where they are."""
-    from deepbdc.sorting import Sorter, is_inside
-
-    if move_to is not None and copy_to is not None:
-        raise UserError("give --move-to or --copy-to, not both")
-    target = move_to or copy_to
-    if target is None:
-        if dry_run:
-            raise UserError("--dry-run shows what --move-to or --copy-to would do: give one of them")
-        return None
-    option = "--move-to" if move_to else "--copy-to"
-    if target.exists() and not target.is_dir():
-        raise UserError(f"{option} needs a folder, but {target} is a file")
-    for place in places:
-        if place.is_dir() and is_inside(target, place):
-            raise UserError(
-                f"the target {target} is inside {place}, so a second run would sort the sorted pictures again: "
-                f"choose a folder outside of {place}"
-            )
-    if examples.is_dir() and is_inside(target, examples):
-        raise UserError(
-            f"the target {target} is inside the examples {examples}, so wrongly sorted pictures would become examples: "
-            "choose another folder"
-        )
-    return Sorter(target, copy=copy_to is not None, dry_run=dry_run)
-
-
-def _check_outputs(csv: Path | None, json: Path | None) -> None:
-    """Check the names of the output files before the work begins."""
-    for path in (csv, json):
-        if path is not None and path.is_dir():
-            raise UserError(f"{path} is a folder: give a file for the results")
+def _check_outputs(csv: Path | None, json: Path | None, force: bool) -> None:
+    """Check the output files before the work begins."""
     if csv is not None and json is not None and csv.resolve() == json.resolve():
         raise UserError("--csv and --json must be different files")
+    for path in (csv, json):
+        check_output(path, force=force)
 
 
 def _pictures(places: Sequence[Path], source: ExampleSource) -> list[Path]:
@@ -137,19 +113,24 @@ def _pictures(places: Sequence[Path], source: ExampleSource) -> list[Path]:
         if source.saved or (file.resolve() not in learnt and not is_inside(file, source.path))
     ]
     named = ", ".join(map(str, places[:3])) + (", ..." if len(places) > 3 else "")
-    others = f" {found.others:,} files have no suffix of a picture." if found.others else ""
+    others = f" {_no_suffix(found.others)}." if found.others else ""
     if not found.pictures:
         raise UserError(f"there is no picture in {named}.{others}")
     left_out = len(found.pictures) - len(files)
     if not files:
         raise UserError(f"all pictures in {named} are examples in {source.path}: give others to classify")
     if left_out:
-        note(f"{left_out:,} pictures are examples in {source.path} and are skipped")
+        what = "picture is an example" if left_out == 1 else "pictures are examples"
+        note(f"{left_out:,} {what} in {source.path}, skipped")
     if found.others:
-        note(f"{found.others:,} files have no suffix of a picture and are skipped")
+        note(f"{_no_suffix(found.others)}, skipped")
     if found.links:
-        note(f"{found.links:,} links to folders, or to pictures that are classified anyway, are skipped")
+        note(f"{counted(found.links, 'link')} to folders, or to pictures that are classified anyway, skipped")
     return files
+
+
+def _no_suffix(number: int) -> str:
+    return f"{counted(number, 'file has', 'files have')} no suffix of a picture"
 
 
 def _classify(
@@ -235,16 +216,25 @@ def _heading(sorter: "Sorter | None") -> str | None:
 
 
 def _say_outputs(console: "Console", sorter: "Sorter | None", tally: "Tally", *written: Path | None) -> None:
-    """Print how many pictures were moved or copied, and which files were written."""
+    """Print how many pictures were moved or copied, how to undo it, and which files were written."""
     from deepbdc.report.classification import say
 
     if sorter is not None:
-        many = f"{tally.placed:,} {'picture' if tally.placed == 1 else 'pictures'}"
+        verb = "copied" if sorter.copy else "moved"
+        many = counted(tally.placed - sorter.already_there, "picture")
+        already = f" {_already(sorter)}" if sorter.already_there else ""
         if sorter.dry_run:
-            verb = "copied" if sorter.copy else "moved"
-            say(console, f"Dry run: nothing was changed. {many} would be {verb} to {sorter.target}.")
+            say(console, f"Dry run: nothing was changed. {many} would be {verb} to {sorter.target}.{already}")
         else:
-            say(console, f"{'Copied' if sorter.copy else 'Moved'} {many} to {sorter.target}.")
+            say(console, f"{verb.capitalize()} {many} to {sorter.target}.{already}")
+        if sorter.log is not None:
+            say(console, f"Log: {sorter.log}")
+            say(console, f"To take this back: deepbdc undo {shlex.quote(str(sorter.target))}")
     for path in written:
         if path is not None:
             say(console, f"Results: {path}")
+
+
+def _already(sorter: "Sorter") -> str:
+    was = "was" if sorter.already_there == 1 else "were"
+    return f"{sorter.already_there:,} {was} there already."

@@ -10,19 +10,20 @@ from deepbdc.errors import NotFinite, UserError
 from deepbdc.methods.base import Method, shots_of
 
 DEFAULT_CLASSIFIER = "logistic"
+NAMED: dict[str, dict[str, Any]] = {
+    "logistic": {},
+    "prototype": {"similarity": "cosine"},
+    "softmax": {"normalize": True},
+}
+"""The classifiers that can be chosen by name, with their options: those that learn fixed weights for vectors."""
 
 
 def named_classifier(name: str, C: float) -> Any:
     """The classifier that a `FewShotClassifier` means by a name. ``C`` is used for logistic regression only."""
-    if name == "logistic":
-        return create_classifier("logistic", C=C)
-    if name == "prototype":
-        return create_classifier("prototype", similarity="cosine")
-    if name == "softmax":
-        return create_classifier("softmax", normalize=True)
-    if name == "svm":
-        raise UserError("an SVM votes and gives no probabilities: choose logistic, prototype or softmax")
-    return create_classifier(name)
+    if name not in NAMED:
+        why = " (an SVM votes and gives no probabilities)" if name == "svm" else ""
+        raise UserError(f"classifier must be one of {', '.join(NAMED)}, got {name!r}{why}")
+    return create_classifier(name, **({"C": C} if name == "logistic" else NAMED[name]))
 
 
 def fit_run_classifier(method: Method, support: Tensor, labels: Tensor, way: int) -> tuple[Any, LinearRule]:

@@ -23,6 +23,8 @@ NONE_OF_THESE = "none of these"
 """The same label as in `deepbdc.estimator`, repeated here because that module imports torch."""
 LONGEST_LABEL = 24
 """Width of a label column on a terminal. Longer labels are truncated."""
+SHORTEST_FILE = 20
+"""Width of the file column on a narrow terminal, before the label columns are made smaller."""
 
 
 @dataclass(frozen=True)
@@ -153,12 +155,27 @@ class Rows:
         from rich.cells import cell_len
 
         longest = max(map(cell_len, map(visible, [*classes, NONE_OF_THESE])))
-        self.label = longest if width is None else min(longest, LONGEST_LABEL)
-        rest = 2 * self.label + 2 * len("100.0 %") + 4 * len("  ")
-        self.file = max(cell_len(visible(file)) for file in [*files, "file"])
+        self.label, self.file = longest, max(cell_len(visible(file)) for file in [*files, "file"])
+        self.place, self.runner_up, self.place_width = place, True, None if width is None else 0
         if width is not None:
-            self.file = min(self.file, max(width - rest, 20))
-        self.place = place
+            self._fit(width)
+
+    def _fit(self, width: int) -> None:
+        """Shrink the columns until a row fits the terminal. If files are sorted, the runner-up gives way to the place.
+
+        The place of a file has its name in it, so that its column needs no more than that of the file.
+        """
+        numbers = len("  100.0 %")
+        self.label = min(self.label, LONGEST_LABEL)
+        if self.place is not None:
+            self.runner_up = False
+            rest = width - self.label - numbers - 2 * len("  ")
+            self.file = min(self.file, max(rest // 2, 10))
+            self.place_width = max(rest - self.file, 10)
+            return
+        if 2 * (self.label + numbers) + len("  ") + SHORTEST_FILE > width:
+            self.label = max((width - SHORTEST_FILE - len("  ") - 2 * numbers) // 2, 8)
+        self.file = min(self.file, max(width - 2 * (self.label + numbers) - 2 * len("  "), 10))
 
     def head(self) -> "Text":
         """The row of headings."""
@@ -181,11 +198,12 @@ class Rows:
             _cut_left(file, self.file),
             _cut_right(label, self.label),
             f"{first:>7}",
-            _cut_right(runner_up, self.label),
-            f"{second:>7}",
-            place,
+            _cut_right(runner_up, self.label) if self.runner_up else None,
+            f"{second:>7}" if self.runner_up else None,
+            _cut_left(place, self.place_width) if self.place_width else place,
         )
-        line = Text("  ").join(Text(text, style) for text, style in zip(texts, styles, strict=True))
+        shown = [Text(text, style) for text, style in zip(texts, styles, strict=True) if text is not None]
+        line = Text("  ").join(shown)
         line.rstrip()
         return line
 
@@ -277,8 +295,8 @@ class Tally:
             many = "picture looks" if self.looks_like_none == 1 else "pictures look"
             which = "it" if self.looks_like_none == 1 else "them"
             say(console, f"{self.looks_like_none:,} {many} like none of the classes. --reject labels {which} so.")
-        _print_list(console, "Could not be read; left where they are", self.unreadable)
-        _print_list(console, "Could not be moved or copied; left where they are", self.unmoved)
+        print_list(console, "Could not be read; left where they are", self.unreadable)
+        print_list(console, "Could not be moved or copied; left where they are", self.unmoved)
 
     def print_truth(self, console: "Console", most: int = 5) -> None:
         """Print the accuracy on pictures in folders that are named after a class, and the most frequent mistakes."""
@@ -303,12 +321,12 @@ class Tally:
 
 
 def say(console: "Console", text: str) -> None:
-    """Print one line without wrapping, markup or colour."""
-    console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
+    """Print text without markup or colour: wrapped between words on a terminal, otherwise as one line."""
+    console.print(visible(text), markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
-def _print_list(console: "Console", heading: str, lines: Sequence[str], most: int = 10) -> None:
-    """Print a heading and the first ``most`` lines."""
+def print_list(console: "Console", heading: str, lines: Sequence[str], most: int = 10) -> None:
+    """Print a heading with the number of lines, and the first ``most`` of them."""
     if lines:
         say(console, f"{heading} ({len(lines):,}):")
     for line in lines[:most]:
