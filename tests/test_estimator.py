@@ -273,8 +273,8 @@ class TestLearning:
         ("settings", "message"),
         [
             ({"pool": "max"}, "bdc, average"),
-            ({"classifier": "svm"}, r"one of logistic, prototype, softmax, got 'svm' \(an SVM votes"),
-            ({"classifier": "transport"}, "one of logistic, prototype, softmax"),
+            ({"classifier": "svm"}, r"'svm' \(an SVM votes .*Known: logistic, prototype, softmax"),
+            ({"classifier": "transport"}, "Known: logistic, prototype, softmax"),
             ({"size": 7}, "pixels from 32 to 2048, got 7"),
             ({"classifier": "logistical"}, "did you mean|Known"),
             ({"C": -1}, "C must be"),

@@ -1,4 +1,4 @@
-"""The program ``deepbdc``, also as ``python -m deepbdc``. It imports nothing slow, so that Ctrl-C ends it at any moment."""
+"""The program ``deepbdc``, also as ``python -m deepbdc``. It imports nothing slow, so that Ctrl-C always ends it."""
 
 import signal
 import sys

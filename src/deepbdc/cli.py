@@ -47,6 +47,22 @@ app.command(
 app.command("deepbdc.commands.undo:undo_sorting", name="undo", group=OWN_IMAGES, sort_key=2)
 app.command("deepbdc.commands.fit:fit_examples", name="fit", group=OWN_IMAGES, sort_key=3)
 app.command("deepbdc.commands.explain:explain_image", name="explain", group=OWN_IMAGES, sort_key=4)
+app.command("deepbdc.commands.check:check_folder", name="check", group=OWN_IMAGES, sort_key=5)
+app.command(
+    "deepbdc.commands.suggest:suggest_pictures",
+    name="suggest",
+    usage="Usage: deepbdc suggest EXAMPLES PICTURE... [OPTIONS]",
+    group=OWN_IMAGES,
+    sort_key=6,
+)
+app.command(
+    "deepbdc.commands.watch:watch_folder",
+    name="watch",
+    usage="Usage: deepbdc watch EXAMPLES FOLDER [OPTIONS]",
+    group=OWN_IMAGES,
+    sort_key=7,
+)
+app.command("deepbdc.commands.serve:serve_classifier", name="serve", group=OWN_IMAGES, sort_key=8)
 app.command("deepbdc.commands.app:app", name="app", group=OWN_IMAGES, sort_key=9)
 app.command(
     "deepbdc.commands.train:train_recipe",

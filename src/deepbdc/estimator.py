@@ -38,8 +38,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     A network that was trained before turns each picture into a feature map, BDC pooling turns the map into a vector,
     and a linear classifier is fitted to the vectors of the examples. A picture may be given as a path, the bytes of a
-    file, an open file, a PIL image, an array ``(h, w)`` or ``(h, w, channels)``, a tensor ``(channels, h, w)``, or as an
-    `EmbeddedImage` that `embed` returned. Any size and colour mode will do.
+    file, an open file, a PIL image, an array ``(h, w)`` or ``(h, w, channels)``, a tensor ``(channels, h, w)``, or as
+    an `EmbeddedImage` that `embed` returned. Any size and colour mode will do.
 
     Args:
         backbone: The network. ``"efficientnet_lite0"``, trained on ImageNet, comes with the installation;
@@ -220,6 +220,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         embedding = self.embedding_ if hasattr(self, "embedding_") else self._find_embedding()
         return embed_all(pictures.as_list(images), embedding, int(self.batch_size), on_bad)
+
+    def represent(self, embedded: Sequence[EmbeddedImage]) -> Tensor:
+        """The vectors ``(n, features)`` that the classifier compares, of pictures that `embed` returned."""
+        if hasattr(self, "embedding_"):
+            return self._representations(stack_maps(embedded))
+        return represent(self._find_embedding(), stack_maps(embedded), int(self.batch_size))
 
     def explain(self, image: ImageLike, label: Any = None, neighbours: int = 5) -> Explanation:
         """Explain the label of a picture: where in the picture the evidence lies, and which examples it resembles.

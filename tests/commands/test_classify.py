@@ -264,17 +264,17 @@ def ctrl_c() -> Iterator[None]:
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_the_finished_work(saved: str, capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     photos()
-    place = command._place
+    place = command.place_result
 
-    def interrupted_after_one(sorter: object, result: object, folder: str) -> object:
-        monkeypatch.setattr(command, "_place", interrupt)
-        return place(sorter, result, folder)  # type: ignore[arg-type]
+    def interrupted_after_one(sorter: object, result: object, folders: object) -> object:
+        monkeypatch.setattr(command, "place_result", interrupt)
+        return place(sorter, result, folders)  # type: ignore[arg-type]
 
     def interrupt(*arguments: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         threading.Event().wait(5)
 
-    monkeypatch.setattr(command, "_place", interrupted_after_one)
+    monkeypatch.setattr(command, "place_result", interrupted_after_one)
     with pytest.raises(SystemExit) as caught:
         main(["classify", saved, "photos/circle", "--move-to", "sorted", "--csv", "a.csv"])
     assert caught.value.code == 130
@@ -311,7 +311,10 @@ def test_settings_reach_the_estimator(shapes: str, saved: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["classify", "EXAMPLES"], "no pictures to classify. Give files or folders"),
+        (
+            ["classify", "EXAMPLES"],
+            "no pictures are given. Give files or folders, like: deepbdc classify examples photos",
+        ),
         (["classify", "EXAMPLES", "photo"], "there is no file or folder photo: did you mean photos?"),
         (["classify", "EXAMPLES", "empty"], "there is no picture in empty. 1 file has no suffix of a picture"),
         (["classify", "photo", "photos"], "there is no file or folder photo: did you mean photos?"),
@@ -333,7 +336,7 @@ def test_settings_reach_the_estimator(shapes: str, saved: str) -> None:
         ),
         (
             ["classify", "EXAMPLES", "photos", "--classifier", "svm"],
-            "must be one of logistic, prototype, softmax, got 'svm' (an SVM votes and gives no probabilities)",
+            "is called 'svm' (an SVM votes and gives no probabilities). Known: logistic, prototype, softmax.",
         ),
         (["classify", "EXAMPLES", "photos", "--backbone", "efficientnet"], "did you mean 'efficientnet_lite0'"),
         (["classify", "SAVED", "photos", "--pool", "bdc", "--C", "1"], "has its own settings: omit --pool, --C"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 
 from deepbdc._words import counted
-from deepbdc.commands.examples import ExampleSource, note, progress_bar
+from deepbdc.commands.examples import ExampleSource, find_files, note, progress_bar
 from deepbdc.commands.options import OUTPUT, EstimatorOptions, Flag
 from deepbdc.commands.targets import check_output, check_space, find_sorter
 from deepbdc.errors import UserError
@@ -50,9 +50,9 @@ def classify_images(
         deepbdc classify examples photos --move-to sorted --dry-run
 
     Pictures are never overwritten: if a name is taken, the picture gets another, like "1 (2).jpg". `deepbdc undo`
-    takes the sorting back. Pictures that cannot be read are listed and stay where they are. The exit code is 1 if no picture could be read, or if one
-    could not be moved or copied. A saved classifier has its own network and settings: for it, only --device and
-    --batch-size can be given.
+    takes the sorting back. Pictures that cannot be read are listed and stay where they are. The exit code is 1 if
+    no picture could be read, or if one could not be moved or copied. A saved classifier has its own network and
+    settings: for it, only --device and --batch-size can be given.
 
     Args:
         examples: A folder that contains one folder of example pictures for each class, or a classifier saved by
@@ -75,7 +75,7 @@ def classify_images(
     sorter = find_sorter(move_to, copy_to, dry_run, images, examples)
     _check_outputs(csv, json, force)
     source = ExampleSource.find(examples, options.given() if options else {})
-    files = _pictures(images, source)
+    files = find_files(images, source, "deepbdc classify examples photos")
     check_space(sorter, files)
     fitted = source.classifier()
     if len(fitted.classes_) == 1 and not reject:
@@ -84,7 +84,7 @@ def classify_images(
     tally.print(console)
     if truth:
         tally.print_truth(console)
-    _say_outputs(console, sorter, tally, csv, json)
+    say_outputs(console, sorter, tally, csv, json)
     if tally.interrupted:
         raise KeyboardInterrupt(f"interrupted after {tally.seen:,} of {len(files):,} pictures. Finished work is kept.")
     if tally.unmoved or not tally.classified:
@@ -97,40 +97,6 @@ def _check_outputs(csv: Path | None, json: Path | None, force: bool) -> None:
         raise UserError("--csv and --json must be different files")
     for path in (csv, json):
         check_output(path, force=force)
-
-
-def _pictures(places: Sequence[Path], source: ExampleSource) -> list[Path]:
-    """The files to classify. Example pictures are never among them, so that they are not moved away."""
-    from deepbdc.sorting import find_pictures, is_inside
-
-    if not places:
-        raise UserError("no pictures to classify. Give files or folders, like: deepbdc classify examples photos")
-    found = find_pictures(places)
-    learnt = {file.resolve() for file in source.files}
-    files = [
-        file
-        for file in found.pictures
-        if source.saved or (file.resolve() not in learnt and not is_inside(file, source.path))
-    ]
-    named = ", ".join(map(str, places[:3])) + (", ..." if len(places) > 3 else "")
-    others = f" {_no_suffix(found.others)}." if found.others else ""
-    if not found.pictures:
-        raise UserError(f"there is no picture in {named}.{others}")
-    left_out = len(found.pictures) - len(files)
-    if not files:
-        raise UserError(f"all pictures in {named} are examples in {source.path}: give others to classify")
-    if left_out:
-        what = "picture is an example" if left_out == 1 else "pictures are examples"
-        note(f"{left_out:,} {what} in {source.path}, skipped")
-    if found.others:
-        note(f"{_no_suffix(found.others)}, skipped")
-    if found.links:
-        note(f"{counted(found.links, 'link')} to folders, or to pictures that are classified anyway, skipped")
-    return files
-
-
-def _no_suffix(number: int) -> str:
-    return f"{counted(number, 'file has', 'files have')} no suffix of a picture"
 
 
 def _classify(
@@ -148,12 +114,11 @@ def _classify(
     from rich.console import Console
 
     from deepbdc.report import classification as report
-    from deepbdc.sorting import folder_names
 
     classes = [str(name) for name in fitted.classes_]
-    folders = dict(zip([*classes, None], folder_names([*classes, report.NONE_OF_THESE]), strict=True))
+    folders = class_folder_names(classes)
     tally = report.Tally(classes, reject)
-    rows = report.Rows(files, classes, console.width if console.is_terminal else None, _heading(sorter))
+    rows = report.Rows(files, classes, console.width if console.is_terminal else None, heading(sorter))
     with ExitStack() as stack:
         writers: list[Callable[[ClassifiedPicture], None]] = [tally.add]
         writers += [stack.enter_context(report.write_csv(csv, classes))] if csv else []
@@ -163,9 +128,9 @@ def _classify(
         if not quiet:
             console.print(rows.head(), soft_wrap=True)
         stack.enter_context(_until_interrupted(tally))
-        for result in _results(fitted, files, reject):
+        for result in results(fitted, files, reject):
             if sorter is not None and result.readable:
-                result = _place(sorter, result, folders[None if result.probability is None else result.label])
+                result = place_result(sorter, result, folders)
             for write in writers:
                 write(result)
             if result.readable and not quiet:
@@ -183,7 +148,7 @@ def _until_interrupted(tally: "Tally") -> Iterator[None]:
         tally.interrupted = True
 
 
-def _results(fitted: "FewShotClassifier", files: Sequence[Path], reject: bool) -> "Iterator[ClassifiedPicture]":
+def results(fitted: "FewShotClassifier", files: Sequence[Path], reject: bool) -> "Iterator[ClassifiedPicture]":
     """Yield a result for each file, in order."""
     from deepbdc.report.classification import ClassifiedPicture, from_prediction
 
@@ -199,15 +164,24 @@ def _results(fitted: "FewShotClassifier", files: Sequence[Path], reject: bool) -
         yield ClassifiedPicture(file, problem=str(bad.pop(0)))
 
 
-def _place(sorter: "Sorter", result: "ClassifiedPicture", folder: str) -> "ClassifiedPicture":
-    """Move or copy a file into its folder. If that fails, the file stays where it is and the result says why."""
+def class_folder_names(classes: Sequence[str]) -> dict[str | None, str]:
+    """The name of the folder of each class, and under None that of "none of these"."""
+    from deepbdc.report.classification import NONE_OF_THESE
+    from deepbdc.sorting import folder_names
+
+    return dict(zip([*classes, None], folder_names([*classes, NONE_OF_THESE]), strict=True))
+
+
+def place_result(sorter: "Sorter", result: "ClassifiedPicture", folders: dict[str | None, str]) -> "ClassifiedPicture":
+    """Move or copy a file into the folder of its label. If that fails, it stays where it is and the result says why."""
+    folder = folders[None if result.probability is None else result.label]
     try:
         return replace(result, place=sorter.place(result.file, folder))
     except OSError as error:
         return replace(result, problem=f"{result.file}: {error}")
 
 
-def _heading(sorter: "Sorter | None") -> str | None:
+def heading(sorter: "Sorter | None") -> str | None:
     """The heading of the column with the new paths."""
     if sorter is None:
         return None
@@ -215,7 +189,7 @@ def _heading(sorter: "Sorter | None") -> str | None:
     return f"would {verb} to" if sorter.dry_run else {"copy": "copied to", "move": "moved to"}[verb]
 
 
-def _say_outputs(console: "Console", sorter: "Sorter | None", tally: "Tally", *written: Path | None) -> None:
+def say_outputs(console: "Console", sorter: "Sorter | None", tally: "Tally", *written: Path | None) -> None:
     """Print how many pictures were moved or copied, how to undo it, and which files were written."""
     from deepbdc.report.classification import say
 

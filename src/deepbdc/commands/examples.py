@@ -1,4 +1,4 @@
-"""What ``deepbdc classify``, ``fit`` and ``explain`` share: the source of the classes, notes and a progress bar."""
+"""What the commands for own pictures share: the source of the classes, the pictures, notes and a progress bar."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -95,7 +95,7 @@ class ExampleSource:
     def embed_readable(
         self, on_bad: "Callable[[BadImage], None]"
     ) -> "tuple[FewShotClassifier, list[EmbeddedImage | None]]":
-        """Like `embed`, but call ``on_bad`` with the error of each picture that cannot be read, and give None for it."""
+        """Like `embed`, but call ``on_bad`` with the error of each unreadable picture, and give None for it."""
         from rich.console import Console
 
         from deepbdc._memory import keep_freed_memory
@@ -127,6 +127,43 @@ def _class_folders(path: Path) -> dict[str, list[Path]]:
         are = "is" if loose == 1 else "are"
         note(f"{counted(loose, 'picture')} in {path} {are} not in a class folder and {are} ignored")
     return classes
+
+
+def find_files(places: Sequence[Path], source: ExampleSource, usage: str) -> list[Path]:
+    """The pictures that a person named. Examples are never among them, so that they are not moved away.
+
+    ``usage`` is a right command, for the error if there are none.
+    """
+    from deepbdc.sorting import find_pictures, is_inside
+
+    if not places:
+        raise UserError(f"no pictures are given. Give files or folders, like: {usage}")
+    found = find_pictures(places)
+    learnt = {file.resolve() for file in source.files}
+    files = [
+        file
+        for file in found.pictures
+        if source.saved or (file.resolve() not in learnt and not is_inside(file, source.path))
+    ]
+    named = ", ".join(map(str, places[:3])) + (", ..." if len(places) > 3 else "")
+    others = f" {_no_suffix(found.others)}." if found.others else ""
+    if not found.pictures:
+        raise UserError(f"there is no picture in {named}.{others}")
+    left_out = len(found.pictures) - len(files)
+    if not files:
+        raise UserError(f"all pictures in {named} are examples in {source.path}: give others")
+    if left_out:
+        what = "picture is an example" if left_out == 1 else "pictures are examples"
+        note(f"{left_out:,} {what} in {source.path}, skipped")
+    if found.others:
+        note(f"{_no_suffix(found.others)}, skipped")
+    if found.links:
+        note(f"{counted(found.links, 'link')} to folders, or to pictures that are classified anyway, skipped")
+    return files
+
+
+def _no_suffix(number: int) -> str:
+    return f"{counted(number, 'file has', 'files have')} no suffix of a picture"
 
 
 def note(text: str) -> None:

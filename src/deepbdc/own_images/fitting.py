@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from deepbdc._registry import nearest
 from deepbdc.classifiers import create_classifier
 from deepbdc.classifiers.linear import LinearRule
 from deepbdc.errors import NotFinite, UserError
@@ -22,7 +23,7 @@ def named_classifier(name: str, C: float) -> Any:
     """The classifier that a `FewShotClassifier` means by a name. ``C`` is used for logistic regression only."""
     if name not in NAMED:
         why = " (an SVM votes and gives no probabilities)" if name == "svm" else ""
-        raise UserError(f"classifier must be one of {', '.join(NAMED)}, got {name!r}{why}")
+        raise UserError(f"no classifier that can be used here is called {name!r}{why}{nearest(str(name), list(NAMED))}")
     return create_classifier(name, **({"C": C} if name == "logistic" else NAMED[name]))
 
 

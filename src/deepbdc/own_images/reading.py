@@ -37,7 +37,7 @@ _Batch = list[tuple[str, Future[_Read]]]
 def embed_all(
     images: Sequence[ImageLike], embedding: Embedding, batch_size: int, on_bad: OnBad | None = None
 ) -> list[EmbeddedImage]:
-    """Send all pictures through the network. If some cannot be read and ``on_bad`` is None, one error names them all."""
+    """Send all pictures through the network. Without ``on_bad``, one error names all that cannot be read."""
     bad: list[BadImage] = []
     batches = embed_batches(images, embedding, batch_size, on_bad or bad.append)
     found = [image for batch in batches for image in batch]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepbdc._files import temporary
+from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,18 +92,50 @@ def _rounded(probability: float) -> float:
 @contextmanager
 def write_csv(path: Path, classes: Sequence[str]) -> Iterator[Callable[[ClassifiedPicture], None]]:
     """Yield a function that writes a result as a row. The file appears at ``path`` if the block ends without error."""
-    named = list(ClassifiedPicture(Path()).record(classes))[:-1]
     # File names that are not valid UTF-8 are written byte for byte as they are.
     with temporary(path) as part, part.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([*named, *(f"probability of {name}" for name in classes)])
+        csv.writer(file).writerow(csv_columns(classes))
+        yield lambda result: csv.writer(file).writerow(_csv_row(result, classes))
 
-        def add(result: ClassifiedPicture) -> None:
-            record = result.record(classes)
-            cells = (defused(record[name]) for name in named)
-            writer.writerow([*cells, *(result.probabilities or [""] * len(classes))])
 
-        yield add
+@contextmanager
+def append_csv(path: Path, classes: Sequence[str]) -> Iterator[Callable[[ClassifiedPicture], None]]:
+    """Like `write_csv`, but add the rows to the end of the file, each at once.
+
+    Raises:
+        UserError: The file has other columns, so that it was not written with these classes.
+    """
+    columns = csv_columns(classes)
+    if path.exists() and path.stat().st_size:
+        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+            if next(csv.reader(file), None) != columns:
+                raise UserError(f"{path} has other columns than these results: give another name")
+        columns = []
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8", errors="surrogateescape", newline="") as file:
+
+        def add(row: Sequence[Any]) -> None:
+            csv.writer(file).writerow(row)
+            file.flush()
+
+        if columns:
+            add(columns)
+        yield lambda result: add(_csv_row(result, classes))
+
+
+def csv_columns(classes: Sequence[str]) -> list[str]:
+    """The headings of the columns."""
+    return [*_named_columns(classes), *(f"probability of {name}" for name in classes)]
+
+
+def _named_columns(classes: Sequence[str]) -> list[str]:
+    return list(ClassifiedPicture(Path()).record(classes))[:-1]
+
+
+def _csv_row(result: ClassifiedPicture, classes: Sequence[str]) -> list[Any]:
+    record = result.record(classes)
+    cells = (defused(record[name]) for name in _named_columns(classes))
+    return [*cells, *(result.probabilities or [""] * len(classes))]
 
 
 def defused(cell: Any) -> Any:
