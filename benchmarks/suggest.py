@@ -17,7 +17,7 @@ from torch import Tensor
 
 from deepbdc import FewShotClassifier
 from deepbdc.classifiers import create_classifier
-from deepbdc.own_images.confidence import in_their_span, learn_confidence
+from deepbdc.own_images.confidence import in_their_span, usual_scale
 from deepbdc.own_images.suggesting import choose
 from embedded import Embedded, arguments, embedded
 
@@ -26,10 +26,9 @@ ROUNDS, STEP, TESTED = 10, 10, 15
 
 
 def probabilities(support: Tensor, labels: Tensor, query: Tensor, way: int) -> Tensor:
-    """Those of `FewShotClassifier`: logistic regression, with the scale of its confidence."""
-    classifier = create_classifier("logistic", C=10.0)
-    scale = learn_confidence(classifier, support, labels, way).scale
-    return torch.softmax(scale * classifier(support, labels, query), dim=1)
+    """Those of `FewShotClassifier`: logistic regression, with the usual scale of its confidence."""
+    scores = create_classifier("logistic", C=10.0)(support, labels, query)
+    return torch.softmax(usual_scale(support, labels, way) * scores, dim=1)
 
 
 def curve(vectors: Tensor, labels: NDArray[np.int64], seed: int, suggests: bool) -> list[float]:

@@ -3,7 +3,7 @@
 import base64
 import binascii
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import BoundedSemaphore
 from typing import Annotated, Any
 
@@ -34,7 +34,7 @@ class ServiceLimits:
     """Pictures in one request."""
     request_bytes: int = 64 * 2**20
     """Size of one request with several pictures."""
-    picture: AppLimits = AppLimits()
+    picture: AppLimits = field(default_factory=AppLimits)
 
 
 class Answer(BaseModel):
@@ -155,9 +155,7 @@ def _contents(body: bytes, limits: ServiceLimits) -> list[bytes]:
     try:
         texts = Pictures.model_validate_json(body).pictures
         if len(texts) > limits.pictures:
-            raise Refused(
-                f"{len(texts)} pictures are more than {limits.pictures}, the most of one request.", status=413
-            )
+            raise Refused(f"{len(texts)} pictures are more than {limits.pictures}, the most of a request.", status=413)
         return [base64.b64decode(text, validate=True) for text in texts]
     except (ValidationError, binascii.Error) as error:
         raise Refused('Send JSON like {"pictures": ["...", "..."]} with files in base64.') from error

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot, softmax
 
 from deepbdc.classifiers import create_classifier
-from deepbdc.own_images.confidence import in_their_span
+from deepbdc.own_images.confidence import in_their_span, usual_scale
 from deepbdc.own_images.pictures import EmbeddedImage
 
 if TYPE_CHECKING:
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 FEW = 3
 """With fewer examples than this, a class cannot be checked well, nor learnt well."""
-SURE = 0.75
-"""A label is called wrong if another class has at least this probability among the two of them."""
+SURE = 0.85
+"""A label is called wrong if another class has more than this probability among the two of them."""
+DOUBTFUL = 0.8
+"""Above this probability, an example no longer teaches its label in the second round."""
 NEAR = 0.97
 """Two pictures whose representations have this cosine similarity are probably the same picture."""
 OUTLIER = 4.0
@@ -164,14 +166,20 @@ def left_out_probabilities(representations: Tensor, targets: Tensor, way: int, r
     if way == 1:
         return torch.ones(len(targets), 1, dtype=torch.float64)
     examples = in_their_span(representations)
+    scale = usual_scale(examples, targets, way)
     teaches = torch.ones(len(targets), dtype=torch.bool)
     for _ in range(rounds):
         scores = _left_out_scores(examples, targets, way, teaches)
-        probabilities = softmax(scores, dim=1).cpu()
-        own = probabilities.gather(1, targets.cpu().unsqueeze(1))[:, 0]
-        best = probabilities.max(dim=1).values
-        teaches = ~(best / (best + own) > SURE) | (own == best)
+        probabilities = softmax(scale * scores, dim=1).cpu()
+        teaches = _against(probabilities, targets.cpu())[0] <= DOUBTFUL
     return probabilities
+
+
+def _against(probabilities: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The probability of the best other class against that of the label ``(n,)``, and which class that is ``(n,)``."""
+    own = probabilities.gather(1, targets.unsqueeze(1))[:, 0]
+    best, other = probabilities.scatter(1, targets.unsqueeze(1), -1.0).max(dim=1)
+    return best / (best + own), other
 
 
 def _left_out_scores(examples: Tensor, targets: Tensor, way: int, teaches: Tensor, folds: int = 10) -> Tensor:
@@ -204,17 +212,14 @@ def _wrong_labels(probabilities: Tensor, targets: Tensor) -> tuple[list[tuple[in
 
     Examples of a class that has no other example are never called wrong, because nothing speaks for their label.
     """
-    own = probabilities.gather(1, targets.unsqueeze(1))[:, 0]
-    others = probabilities.scatter(1, targets.unsqueeze(1), -1.0)
-    best, guess = others.max(dim=1)
-    sureness = best / (best + own)
+    sureness, guess = _against(probabilities, targets)
     counts = torch.bincount(targets, minlength=probabilities.shape[1])
     found = [
         (index, float(sureness[index]))
         for index in range(len(targets))
         if sureness[index] > SURE and counts[targets[index]] > 1 and probabilities.shape[1] > 1
     ]
-    guesses = torch.where(best > own, guess, targets).numpy()
+    guesses = torch.where(sureness > 0.5, guess, targets).numpy()
     return sorted(found, key=lambda pair: -pair[1]), guesses
 
 

@@ -81,7 +81,7 @@ class SortingLog:
 
 
 def read_log(path: Path) -> tuple[str, list[Entry]]:
-    """The action ("move" or "copy") and the entries of a log. A last line that a power cut left unfinished is skipped."""
+    """The action ("move" or "copy") and the entries of a log. An unfinished last line is skipped."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
