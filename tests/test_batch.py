@@ -12,7 +12,7 @@ from tests.drawings import CLASSES, examples, save
 
 ray = pytest.importorskip("ray")
 parquet = pytest.importorskip("pyarrow.parquet")
-PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
+PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def cluster() -> Any:
 def test_the_page_classifies_with_two_workers_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from deepbdc.own_images.batch import finished
+    from deepbdc.batch import finished
 
     monkeypatch.chdir(tmp_path)
     FewShotClassifier().fit(str(examples(tmp_path / "examples"))).save("birds.safetensors")
@@ -57,7 +57,7 @@ def test_the_page_classifies_with_two_workers_and_continues(
 
 
 def test_a_missing_classifier_is_named(tmp_path: Path) -> None:
-    from deepbdc.own_images.batch import classify_files
+    from deepbdc.batch import classify_files
 
     with pytest.raises(UserError, match="there is no saved classifier"):
         classify_files(tmp_path / "none.safetensors", ["a.jpg"], tmp_path / "out")
