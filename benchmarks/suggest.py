@@ -4,8 +4,8 @@
 
 A task has 20 classes, which begin with one example each. In each round, ten pictures of the rest are chosen and get
 their true labels, by `deepbdc suggest` or at random; then the classifier is fitted again. The accuracy is that on
-pictures that were never to choose from. "needs" is the number of labels at which the suggestions reach the accuracy
-that random choice has at the end, by linear interpolation, beside the number that random choice needed.
+pictures that were never to choose from. The row "needs" has the number of labels at which the suggestions first reach
+the accuracy that random choice has with the labels of the column, by linear interpolation.
 """
 
 from pathlib import Path
@@ -61,7 +61,7 @@ def reached(accuracies: NDArray[np.float64], wanted: float, counts: NDArray[np.i
     """At how many labels a curve first has the wanted accuracy."""
     above = np.flatnonzero(accuracies >= wanted)
     if not len(above):
-        return f"more than {counts[-1]}"
+        return f">{counts[-1]}"
     place = int(above[0])
     if place == 0:
         return str(counts[0])
@@ -76,9 +76,8 @@ def report(data: Embedded, repeats: int) -> list[str]:
     for name, suggests in (("random", False), ("suggest", True)):
         means[name] = np.mean([curve(vectors, data.labels, seed, suggests) for seed in range(repeats)], axis=0)
     lines = [f"{data.name:10}{name:9}" + "".join(f"{value:7.1f}" for value in mean) for name, mean in means.items()]
-    end = float(means["random"][-1])
-    needed = reached(means["suggest"], end, counts)
-    lines.append(f"{'':10}suggest needs {needed} labels for the {end:.1f} % that random choice has with {counts[-1]}")
+    needed = [reached(means["suggest"], float(wanted), counts) for wanted in means["random"]]
+    lines.append(f"{'':10}{'needs':9}" + "".join(f"{number:>7}" for number in needed))
     return lines
 
 
