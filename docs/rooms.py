@@ -21,12 +21,14 @@ PAGE = PageTable("rooms", Path(__file__).parent / "architecture.md")
 def room_of(module: str) -> str:
     """The room of a module like ``deepbdc.data.loading``.
 
-    >>> room_of("deepbdc.data.loading"), room_of("deepbdc._files"), room_of("deepbdc")
-    ('data', 'helpers', 'deepbdc')
+    >>> room_of("deepbdc.data.loading"), room_of("deepbdc._files"), room_of("deepbdc"), room_of("deepbdc.__main__")
+    ('data', 'helpers', 'deepbdc', 'cli')
     """
     parts = module.split(".")
     if len(parts) == 1:
         return "deepbdc"
+    if parts[1] == "__main__":  # the program, which only calls the command line
+        return "cli"
     return "helpers" if parts[1].startswith("_") else parts[1]
 
 

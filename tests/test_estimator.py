@@ -1,3 +1,4 @@
+import io
 import json
 import warnings
 from collections.abc import Callable, Iterator
@@ -191,6 +192,32 @@ class TestLearning:
         with pytest.warns(UserWarning, match="one is labelled stripes and the other circle"):
             FewShotClassifier().fit([*embedded, embedded[0]], [*LABELS, "stripes"])
 
+    def test_many_duplicates_are_one_warning(self, embedded: list[EmbeddedImage]) -> None:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            FewShotClassifier().fit([*embedded, *embedded], [*LABELS, *LABELS])
+        (message,) = (str(warning.message) for warning in told)
+        assert message.count("the same picture as") == 3
+        assert message.endswith("and 6 more like these")
+
+    def test_all_unreadable_pictures_are_named_at_once(self, tmp_path: Path) -> None:
+        good = save(tmp_path / "good.png", "circle", 0)
+        (tmp_path / "empty.png").touch()
+        (tmp_path / "text.png").write_text("no picture")
+        files = [tmp_path / "empty.png", good, tmp_path / "text.png", tmp_path / "gone.png"]
+        with pytest.raises(BadImage, match=r"3 pictures cannot be used") as caught:
+            FewShotClassifier().fit(files, ["a", "b", "c", "d"])
+        assert [name for name in ("empty", "text", "gone", "good") if f"{name}.png" in str(caught.value)] == [
+            "empty",
+            "text",
+            "gone",
+        ]
+        with pytest.raises(FileNotFoundError, match=r"there is no picture .*gone\.png"):
+            FewShotClassifier().fit(files[3:], ["d"])
+        bad: list[BadImage] = []
+        assert [image.name for image in FewShotClassifier().embed(files, on_bad=bad.append)] == [str(good)]
+        assert len(bad) == 3
+
     def test_partial_fit_equals_fit_with_all_examples(self, embedded: list[EmbeddedImage]) -> None:
         grown = FewShotClassifier().fit(embedded[:5], LABELS[:5])
         assert len(grown.classes_) == 2
@@ -246,7 +273,9 @@ class TestLearning:
         ("settings", "message"),
         [
             ({"pool": "max"}, "bdc, average"),
-            ({"classifier": "svm"}, "votes"),
+            ({"classifier": "svm"}, r"'svm' \(an SVM votes .*Known: logistic, prototype, softmax"),
+            ({"classifier": "transport"}, "Known: logistic, prototype, softmax"),
+            ({"size": 7}, "pixels from 32 to 2048, got 7"),
             ({"classifier": "logistical"}, "did you mean|Known"),
             ({"C": -1}, "C must be"),
             ({"backbone": "conv4"}, "has no trained weights"),
@@ -327,6 +356,37 @@ class TestScikitLearn:
         grey = FunctionTransformer(lambda images: [image.convert("L") for image in images])
         pipeline = make_pipeline(grey, FewShotClassifier()).fit(EXAMPLES, LABELS)
         assert pipeline.score(NEW, NEW_LABELS) > 0.6
+
+    def test_the_names_of_scikit_learn(self, embedded: list[EmbeddedImage]) -> None:
+        fitted = FewShotClassifier().fit(X=embedded, y=LABELS)
+        assert fitted.predict(X=NEW).tolist() == NEW_LABELS
+        assert np.array_equal(fitted.predict_proba(X=NEW), fitted.predict_proba(NEW))
+        grown = FewShotClassifier().partial_fit(X=embedded[:6], y=LABELS[:6]).partial_fit(X=embedded[6:], y=LABELS[6:])
+        assert np.allclose(grown.predict_proba(NEW), fitted.predict_proba(NEW))
+        with pytest.raises(TypeError, match="not both"):
+            fitted.predict(NEW, X=NEW)
+        with pytest.raises(TypeError, match="give the pictures as images, or as X"):
+            fitted.predict()
+
+    def test_decision_function(self, embedded: list[EmbeddedImage]) -> None:
+        fitted = FewShotClassifier().fit(embedded, LABELS)
+        scores = fitted.decision_function(NEW)
+        assert scores.shape == (6, 3)
+        assert fitted.classes_[scores.argmax(axis=1)].tolist() == NEW_LABELS
+        assert np.allclose(np.exp(scores), fitted.predict_proba(NEW))
+        two = FewShotClassifier().fit(embedded[:6], LABELS[:6])
+        assert two.decision_function(NEW[:4]).shape == (4,)
+        assert (two.decision_function(NEW[:4]) > 0).tolist() == [False, False, True, True]
+        assert cross_val_score(FewShotClassifier(), embedded[:6], LABELS[:6], cv=3, scoring="roc_auc").mean() == 1
+
+    def test_columns_of_a_table_and_open_files(self, tmp_path: Path) -> None:
+        pandas = pytest.importorskip("pandas")
+        files = [str(save(tmp_path / f"{number}.png", kind, number)) for number, kind in enumerate(LABELS)]
+        table = pandas.DataFrame({"file": files, "class": LABELS})
+        fitted = FewShotClassifier().fit(table["file"], table["class"])
+        again = FewShotClassifier().fit(table[["file"]], table[["class"]])
+        contents = [io.BytesIO(Path(file).read_bytes()) for file in files]
+        assert fitted.predict(contents).tolist() == again.predict(table["file"]).tolist() == LABELS
 
 
 class TestNetworks:

@@ -33,26 +33,44 @@ def put_pictures(folder: Path) -> None:
     save(folder / "photos" / "teapot.jpg", "noise", 0)
 
 
-def run_app(command: list[str]) -> None:
-    """Start the web page, check that it answers, and stop it."""
+def run_server(command: list[str], expected: bytes) -> None:
+    """Start the web page or service, check that it answers, and stop it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    program = [str(Path(sys.executable).with_name("deepbdc")), *command[1:], "--port", str(port)]
+    program = [sys.executable, "-m", "deepbdc", *command[1:], "--port", str(port)]
     process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         for _ in range(600):
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
-                    assert b"<html" in answer.read()
+                    assert expected in answer.read()
                     return
             except OSError:
                 assert process.poll() is None, process.communicate()[1]
                 time.sleep(0.1)
-        raise AssertionError("the page did not answer within a minute")
+        raise AssertionError("the server did not answer within a minute")
     finally:
         process.terminate()
         process.wait(timeout=30)
+
+
+def run_watch(command: list[str], folder: Path) -> None:
+    """Start watching, let a picture arrive, and press Ctrl-C when it is sorted."""
+    (folder / "inbox").mkdir()
+    process = subprocess.Popen([sys.executable, "-m", "deepbdc", *command[1:]], stdout=subprocess.DEVNULL)
+    try:
+        picture = save(folder / "inbox" / "arrived.jpg", "circle", 30)
+        for _ in range(1200):
+            if not picture.exists():
+                break
+            assert process.poll() is None
+            time.sleep(0.1)
+        assert (folder / "sorted" / "kingfisher" / "arrived.jpg").exists()
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+    (folder / "sorted" / "kingfisher" / "arrived.jpg").unlink()
 
 
 def run_command(line: str, folder: Path) -> None:
@@ -61,7 +79,11 @@ def run_command(line: str, folder: Path) -> None:
         subprocess.run(command, check=True)
         put_pictures(folder)
     elif command[:2] == ["deepbdc", "app"]:
-        run_app(command)
+        run_server(command, b"<html")
+    elif command[:2] == ["deepbdc", "serve"]:
+        run_server(command, b"kingfisher")
+    elif command[:2] == ["deepbdc", "watch"]:
+        run_watch(command, folder)
     else:
         assert command[0] == "deepbdc", f"the test does not know how to run {line!r}"
         main(command[1:])
@@ -82,7 +104,8 @@ def test_all_commands_and_code_of_the_page(
                 printed[line] = capsys.readouterr().out
 
     # Check what the document promises.
-    folders = {place.name: {file.name for file in place.iterdir()} for place in (tmp_path / "sorted").iterdir()}
+    places = [place for place in (tmp_path / "sorted").iterdir() if place.is_dir()]
+    folders = {place.name: {file.name for file in place.iterdir()} for place in places}
     assert folders == {
         "kingfisher": {"1.jpg", "4.jpg"},
         "heron": {"2.jpg", "5.jpg"},
@@ -90,6 +113,7 @@ def test_all_commands_and_code_of_the_page(
         "none of these": {"teapot.jpg"},
     }
     assert not list((tmp_path / "photos").iterdir())
+    assert "7 pictures moved back." in printed["deepbdc undo sorted"]
     assert (tmp_path / "why.png").stat().st_size > 10_000
     assert "Estimated accuracy: 100 %" in printed["deepbdc fit examples -o birds.safetensors"]
     assert any("Accuracy: 100.0 % (7 of 7 pictures)" in text for text in printed.values())
@@ -103,5 +127,5 @@ def test_the_page_shows_the_installation_and_every_command() -> None:
     commands = [line for language, content in BLOCKS if language == "sh" for line in content.splitlines()]
     assert all(line in commands for line in INSTALLATION)
     used = {line.split()[1] for line in commands if line.startswith("deepbdc ")}
-    assert used == {"fit", "classify", "explain", "app"}
+    assert used == {"check", "fit", "classify", "undo", "suggest", "watch", "serve", "explain", "app"}
     assert {language for language, _ in BLOCKS} == {"sh", "python"}

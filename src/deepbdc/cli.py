@@ -1,6 +1,7 @@
 """The command line. It parses the arguments, calls a function of `deepbdc.commands` and turns errors into messages."""
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
 from deepbdc import __version__
-from deepbdc.errors import UserError
+from deepbdc.errors import Note, UserError
 
 OWN_IMAGES = Group("Classify your own images", sort_key=1)
 BENCHMARKS = Group("Train and evaluate on few-shot benchmarks", sort_key=2)
@@ -43,9 +44,26 @@ app.command(
     group=OWN_IMAGES,
     sort_key=1,
 )
-app.command("deepbdc.commands.fit:fit_examples", name="fit", group=OWN_IMAGES, sort_key=2)
-app.command("deepbdc.commands.explain:explain_image", name="explain", group=OWN_IMAGES, sort_key=3)
-app.command("deepbdc.commands.app:app", name="app", group=OWN_IMAGES, sort_key=4)
+app.command("deepbdc.commands.undo:undo_sorting", name="undo", group=OWN_IMAGES, sort_key=2)
+app.command("deepbdc.commands.fit:fit_examples", name="fit", group=OWN_IMAGES, sort_key=3)
+app.command("deepbdc.commands.explain:explain_image", name="explain", group=OWN_IMAGES, sort_key=4)
+app.command("deepbdc.commands.check:check_folder", name="check", group=OWN_IMAGES, sort_key=5)
+app.command(
+    "deepbdc.commands.suggest:suggest_pictures",
+    name="suggest",
+    usage="Usage: deepbdc suggest EXAMPLES PICTURE... [OPTIONS]",
+    group=OWN_IMAGES,
+    sort_key=6,
+)
+app.command(
+    "deepbdc.commands.watch:watch_folder",
+    name="watch",
+    usage="Usage: deepbdc watch EXAMPLES FOLDER [OPTIONS]",
+    group=OWN_IMAGES,
+    sort_key=7,
+)
+app.command("deepbdc.commands.serve:serve_classifier", name="serve", group=OWN_IMAGES, sort_key=8)
+app.command("deepbdc.commands.app:app", name="app", group=OWN_IMAGES, sort_key=9)
 app.command(
     "deepbdc.commands.train:train_recipe",
     name="train",
@@ -86,15 +104,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     # OpenMP reads this when torch is imported. Threads that spin while they wait slow down other programs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    warnings.formatwarning = lambda message, *_, **__: f"Note: {message}\n"  # without file name and source line
+    _show_only_our_warnings()
     given = sys.argv[1:] if arguments is None else list(arguments)
-    _, apps, _ = app.parse_commands([token for token in given if not token.startswith("-")])
-    apps[-1].resolved_commands()  # imports the subcommands, whose docstrings a help page needs; most commands have none
     try:
+        _, apps, _ = app.parse_commands([token for token in given if not token.startswith("-")])
+        apps[-1].resolved_commands()  # imports the subcommands, whose docstrings a help page needs; most have none
         app.meta(given)
     except CycloptsError as error:
         print(_usage_message(error), file=sys.stderr)
         raise SystemExit(2) from error
+    except KeyboardInterrupt as error:
+        if arguments is None:  # in a program of its own, the next Ctrl-C would interrupt the exit with a traceback
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print(str(error) or "deepbdc: interrupted.", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def _show_only_our_warnings() -> None:
+    """Print our own warnings as notes, without file name and source line, and hide those of other libraries.
+
+    Whoever asks Python for warnings (``python -W``, PYTHONWARNINGS) gets them all.
+    """
+    warnings.formatwarning = lambda message, *_, **__: f"Note: {message}\n"
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("default", module="deepbdc")
+        warnings.filterwarnings("default", category=Note)
 
 
 @app.meta.default
@@ -125,8 +160,7 @@ def _call(name: str, command: Any, *arguments: Any, **options: Any) -> None:
     except (UserError, OSError) as error:
         raise SystemExit(f"{name}: {error}") from error
     except KeyboardInterrupt as error:
-        print(f"{name}: {str(error) or 'interrupted. Finished work is kept.'}", file=sys.stderr)
-        raise SystemExit(130) from None
+        raise KeyboardInterrupt(f"{name}: {str(error) or 'interrupted. Finished work is kept.'}") from None
 
 
 def _usage_message(error: CycloptsError) -> str:

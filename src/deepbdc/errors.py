@@ -19,3 +19,7 @@ class NotEnoughMemory(MemoryError, UserError):
 
 class MissingPackage(ModuleNotFoundError, UserError):
     """A package that this feature needs is not installed."""
+
+
+class Note(UserWarning):
+    """A warning for the person who runs a command. The command line shows these, and hides those of other libraries."""

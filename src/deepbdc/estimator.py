@@ -18,14 +18,14 @@ from torch.nn.functional import normalize
 
 from deepbdc.classifiers.linear import LinearRule
 from deepbdc.embedding import Embedding
-from deepbdc.errors import UserError
+from deepbdc.errors import Note, UserError
 from deepbdc.methods.base import Method
 from deepbdc.own_images import files, networks, pictures
 from deepbdc.own_images.confidence import Confidence, class_directions, learn_confidence
 from deepbdc.own_images.explanation import NONE_OF_THESE, Explanation, Neighbour, Prediction, evidence, heat_map
 from deepbdc.own_images.fitting import DEFAULT_CLASSIFIER, fit_rule, fit_run_classifier, named_classifier
 from deepbdc.own_images.labels import check_labels, check_same_type, without_duplicates
-from deepbdc.own_images.pictures import EmbeddedImage, ImageLike
+from deepbdc.own_images.pictures import EmbeddedImage, ImageLike, either
 from deepbdc.own_images.reading import OnBad, embed_all, embed_batches, represent, stack_maps
 
 __all__ = ["NONE_OF_THESE", "EmbeddedImage", "Explanation", "FewShotClassifier", "Neighbour", "Prediction"]
@@ -38,8 +38,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     A network that was trained before turns each picture into a feature map, BDC pooling turns the map into a vector,
     and a linear classifier is fitted to the vectors of the examples. A picture may be given as a path, the bytes of a
-    file, a PIL image, an array ``(h, w)`` or ``(h, w, channels)``, a tensor ``(channels, h, w)``, or as an
-    `EmbeddedImage` that `embed` returned. Any size and colour mode will do.
+    file, an open file, a PIL image, an array ``(h, w)`` or ``(h, w, channels)``, a tensor ``(channels, h, w)``, or as
+    an `EmbeddedImage` that `embed` returned. Any size and colour mode will do.
 
     Args:
         backbone: The network. ``"efficientnet_lite0"``, trained on ImageNet, comes with the installation;
@@ -99,7 +99,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # ---- learning
 
-    def fit(self, images: Any, labels: Any = None, *, unlabelled: Any = None) -> Self:
+    def fit(
+        self, images: Any = None, labels: Any = None, *, unlabelled: Any = None, X: Any = None, y: Any = None
+    ) -> Self:
         """Learn classes from their examples.
 
         Args:
@@ -108,8 +110,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             unlabelled: Some dozens of pictures of the same kind without labels, or a folder of them. Their mean
                 representation is subtracted from all others. This helps most with a single example per class. If they
                 are the pictures that will be classified, the answers are transductive: each depends on all of them.
+            X: The same as ``images``, by its name in scikit-learn.
+            y: The same as ``labels``.
         """
-        images, labels = check_labels(images, labels)
+        images, labels = check_labels(either(images, X), labels if y is None else y)
         embedding = self._find_embedding()
         examples = self._embed(images, embedding)
         mean = None
@@ -121,8 +125,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._learn(embedding, networks.find_method(self.backbone, self.device), examples, labels, mean)
         return self
 
-    def partial_fit(self, images: Any, labels: Any = None) -> Self:
+    def partial_fit(self, images: Any = None, labels: Any = None, *, X: Any = None, y: Any = None) -> Self:
         """Learn from more examples in addition to the known ones. They may show new classes."""
+        images, labels = either(images, X), labels if y is None else y
         if not hasattr(self, "examples_"):
             return self.fit(images, labels)
         images, labels = check_labels(images, labels)
@@ -151,9 +156,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes, numbers = np.unique(labels, return_inverse=True)
         representations = represent(embedding, stack_maps(examples), int(self.batch_size))
         representations = representations if mean is None else representations - mean
-        chosen, messages = without_duplicates(examples, labels)
-        for message in messages if warn else ():
-            warnings.warn(message, stacklevel=3)
+        chosen, message = without_duplicates(examples, labels)
+        if message and warn:
+            warnings.warn(message, Note, stacklevel=3)
         support, way = representations[chosen], len(classes)
         targets = torch.from_numpy(numbers[chosen]).to(support.device)
         if self.classifier is None and method is not None:
@@ -171,9 +176,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # ---- answering
 
-    def predict(self, images: Any, reject: bool = False) -> NDArray[Any]:
+    def predict(self, images: Any = None, reject: bool = False, *, X: Any = None) -> NDArray[Any]:
         """The class of each picture. With ``reject``, pictures that are unlike all examples get "none of these"."""
-        answers = list(self.classify(images))
+        answers = list(self.classify(either(images, X)))
         labels = self.classes_[[int(answer.probabilities.argmax()) for answer in answers]]
         if not reject:
             return labels
@@ -181,10 +186,18 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels[[answer.rejected for answer in answers]] = NONE_OF_THESE
         return labels
 
-    def predict_proba(self, images: Any) -> NDArray[np.float64]:
+    def predict_proba(self, images: Any = None, *, X: Any = None) -> NDArray[np.float64]:
         """Probabilities ``(n, classes)`` in the order of ``classes_``. They sum to 1 without "none of these"."""
-        found = [answer.probabilities for answer in self.classify(images)]
+        found = [answer.probabilities for answer in self.classify(either(images, X))]
         return np.stack(found) if found else np.empty((0, len(self.classes_)))
+
+    def decision_function(self, images: Any = None, *, X: Any = None) -> NDArray[np.float64]:
+        """The logarithms of the probabilities ``(n, classes)``.
+
+        As everywhere in scikit-learn, two classes give one column ``(n,)``: positive for the second of ``classes_``.
+        """
+        scores: NDArray[np.float64] = np.log(np.maximum(self.predict_proba(either(images, X)), 1e-300))
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def classify(self, images: Any, *, on_bad: OnBad | None = None) -> Iterator[Prediction]:
         """Yield the full answer for each picture. Files are read in batches, so that thousands fit into memory.
@@ -200,10 +213,19 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if batch:  # it is empty if none of its pictures could be read
                 yield from self._answers(batch)
 
-    def embed(self, images: Any) -> list[EmbeddedImage]:
-        """Send pictures through the network once. The results can be given wherever pictures are expected."""
+    def embed(self, images: Any, *, on_bad: OnBad | None = None) -> list[EmbeddedImage]:
+        """Send pictures through the network once. The results can be given wherever pictures are expected.
+
+        With ``on_bad``, pictures that cannot be read are left out, and ``on_bad`` is called with the error of each.
+        """
         embedding = self.embedding_ if hasattr(self, "embedding_") else self._find_embedding()
-        return self._embed(pictures.as_list(images), embedding)
+        return embed_all(pictures.as_list(images), embedding, int(self.batch_size), on_bad)
+
+    def represent(self, embedded: Sequence[EmbeddedImage]) -> Tensor:
+        """The vectors ``(n, features)`` that the classifier compares, of pictures that `embed` returned."""
+        if hasattr(self, "embedding_"):
+            return self._representations(stack_maps(embedded))
+        return represent(self._find_embedding(), stack_maps(embedded), int(self.batch_size))
 
     def explain(self, image: ImageLike, label: Any = None, neighbours: int = 5) -> Explanation:
         """Explain the label of a picture: where in the picture the evidence lies, and which examples it resembles.

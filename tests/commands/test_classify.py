@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,9 +127,10 @@ def test_sorting(saved: str, capsys: Printed) -> None:
         "photos/circle/10.png": "sorted/circle/10 (2).png",
         "photos/circle/11.png": "sorted/circle/11.png",
     } | {f"photos/{kind}/{n}.png": f"sorted/{kind}/{n}.png" for kind in ("stripes", "triangle") for n in (10, 11)}
-    assert {name: content for name, content in tree(Path()).items() if name != "moved.csv"} == {
-        new: before[old] for old, new in expected.items()
+    left = {
+        name: content for name, content in tree(Path()).items() if name != "moved.csv" and "deepbdc-log" not in name
     }
+    assert left == {new: before[old] for old, new in expected.items()}
     assert all(new in planned for old, new in expected.items() if old not in ("photos/broken.jpg", new))
     with open("moved.csv", newline="", encoding="utf-8") as file:
         places = {row["file"]: row["place"] for row in csv.DictReader(file)}
@@ -146,7 +148,10 @@ def test_copies_leave_everything_where_it_is(saved: str, capsys: Printed) -> Non
     after = tree(Path())
     assert {name: after[name] for name in before} == before
     assert after["sorted/circle/11.png"] == before["photos/circle/11.png"]
-    assert len(after) == len(before) + 3
+    assert len(after) == len(before) + 4  # with the log
+    main(["classify", saved, "photos/circle", "photos/noise.png", "--copy-to", "sorted", "--quiet"])
+    assert "Copied 0 pictures to sorted. 3 were there already." in capsys.readouterr().out
+    assert tree(Path()) == after
 
 
 def test_a_picture_that_cannot_be_moved_stays_and_is_named(saved: str, capsys: Printed) -> None:
@@ -171,7 +176,7 @@ def test_examples_are_never_sorted_away(capsys: Printed) -> None:
     before = tree(Path("photos/known"))
     main(["classify", "photos/known", "photos", "--move-to", "sorted"])
     told = capsys.readouterr()
-    assert "10 pictures are examples in photos/known and are skipped" in " ".join(told.err.split())
+    assert "10 pictures are examples in photos/known, skipped" in " ".join(told.err.split())
     assert tree(Path("photos/known")) == before
     assert not new.exists()
     assert Path("photos/store/21.png").exists()
@@ -259,17 +264,17 @@ def ctrl_c() -> Iterator[None]:
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_the_finished_work(saved: str, capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     photos()
-    place = command._place
+    place = command.place_result
 
-    def interrupted_after_one(sorter: object, result: object, folder: str) -> object:
-        monkeypatch.setattr(command, "_place", interrupt)
-        return place(sorter, result, folder)  # type: ignore[arg-type]
+    def interrupted_after_one(sorter: object, result: object, folders: object) -> object:
+        monkeypatch.setattr(command, "place_result", interrupt)
+        return place(sorter, result, folders)  # type: ignore[arg-type]
 
     def interrupt(*arguments: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         threading.Event().wait(5)
 
-    monkeypatch.setattr(command, "_place", interrupted_after_one)
+    monkeypatch.setattr(command, "place_result", interrupted_after_one)
     with pytest.raises(SystemExit) as caught:
         main(["classify", saved, "photos/circle", "--move-to", "sorted", "--csv", "a.csv"])
     assert caught.value.code == 130
@@ -306,13 +311,16 @@ def test_settings_reach_the_estimator(shapes: str, saved: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["classify", "EXAMPLES"], "no pictures to classify. Give files or folders"),
+        (
+            ["classify", "EXAMPLES"],
+            "no pictures are given. Give files or folders, like: deepbdc classify examples photos",
+        ),
         (["classify", "EXAMPLES", "photo"], "there is no file or folder photo: did you mean photos?"),
-        (["classify", "EXAMPLES", "empty"], "there is no picture in empty. 1 files have no suffix of a picture"),
+        (["classify", "EXAMPLES", "empty"], "there is no picture in empty. 1 file has no suffix of a picture"),
         (["classify", "photo", "photos"], "there is no file or folder photo: did you mean photos?"),
         (["classify", "photos/flat/1.png", "photos"], "is neither a folder nor a classifier saved by 'deepbdc fit'"),
         (["classify", "empty", "photos"], "empty has no folder for each class"),
-        (["classify", "photos/flat", "photos"], "photos/flat has no folder for each class, but 1 pictures lie in it"),
+        (["classify", "photos/flat", "photos"], "photos/flat has no folder for each class, but 1 picture lies in it"),
         (["classify", "hollow", "photos"], "hollow has class folders without pictures: nothing"),
         (["classify", "EXAMPLES", "photos", "--move-to", "photos/sorted"], "the target photos/sorted is inside photos"),
         (["classify", "hollow", "photos", "--copy-to", "hollow/x"], "is inside the examples hollow"),
@@ -322,6 +330,14 @@ def test_settings_reach_the_estimator(shapes: str, saved: str) -> None:
         (["classify", "EXAMPLES", "photos", "--csv", "empty"], "empty is a folder: give a file for the results"),
         (["classify", "EXAMPLES", "photos", "--csv", "a", "--json", "./a"], "--csv and --json must be different files"),
         (["classify", "EXAMPLES", "photos", "--pool", "bcd"], "pool must be one of bdc, average"),
+        (
+            ["classify", "EXAMPLES", "photos", "--size", "7"],
+            "size must be a whole number of pixels from 32 to 2048, got 7",
+        ),
+        (
+            ["classify", "EXAMPLES", "photos", "--classifier", "svm"],
+            "is called 'svm' (an SVM votes and gives no probabilities). Known: logistic, prototype, softmax.",
+        ),
         (["classify", "EXAMPLES", "photos", "--backbone", "efficientnet"], "did you mean 'efficientnet_lite0'"),
         (["classify", "SAVED", "photos", "--pool", "bdc", "--C", "1"], "has its own settings: omit --pool, --C"),
         (["classify", "bad.safetensors", "photos"], "bad.safetensors"),
@@ -377,6 +393,50 @@ def test_fit(shapes: str, capsys: Printed) -> None:
     assert FewShotClassifier.load("deep/shapes.safetensors").pool == "average"
 
 
+def test_fit_names_all_broken_pictures_at_once(shapes: str) -> None:
+    examples(Path("few"))
+    Path("few/circle/0.png").write_bytes(b"")
+    Path("few/stripes/1.png").write_text("no picture")
+    os.mkfifo("few/stripes/2.png")
+    with pytest.raises(SystemExit) as caught:
+        main(["fit", "few", "-o", "a.safetensors"])
+    told = str(caught.value.code).splitlines()
+    assert told == [
+        "deepbdc fit: 3 pictures cannot be used:",
+        "  few/circle/0.png: an empty file (0 bytes)",
+        "  few/stripes/1.png: not a readable image (unknown format)",
+        "  few/stripes/2.png: a pipe or device, not a file",
+    ]
+
+
+def test_equal_examples_are_told_once(capsys: Printed) -> None:
+    examples(Path("few"), count=4)
+    for number in range(5):
+        save(Path(f"few/circle/again {number}.png"), "circle", 0)
+    main(["fit", "few", "-o", "a.safetensors"])
+    told = capsys.readouterr()
+    assert told.err.count("is the same picture as") == 3
+    assert told.err.count("Note:") == 1
+    assert "and 2 more like these" in told.err
+
+
+def test_rows_with_a_new_place_fit_80_columns(saved: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [save(Path("photos") / f"a rather long name of a picture {number}.png", "circle", 10) for number in (1, 2)]
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=80, color_system=None)
+    monkeypatch.setenv("COLUMNS", "80")
+    for place in (None, "moved to"):
+        rows = classification.Rows(files, [f"a long name of a class {number}" for number in range(3)], 80, place)
+        for file in files:
+            result = classification.ClassifiedPicture(
+                file, "a long name of a class 1", 0.5, "none", 0.3, (0.5, 0.3, 0.2), place=Path("sorted/x") / file.name
+            )
+            for line in (rows.head(), rows.row(result if place else replace(result, place=None))):
+                assert line.cell_len <= 80, line.plain
+                console.print(line, soft_wrap=True)
+    assert screen.getvalue().count("picture 2.png") == 3  # the name, and the name at the new place
+
+
 def test_fit_says_when_there_is_no_estimate(capsys: Printed) -> None:
     examples(Path("single"), classes=("circle",))
     main(["fit", "single", "-o", "a.safetensors"])
@@ -386,7 +446,7 @@ def test_fit_says_when_there_is_no_estimate(capsys: Printed) -> None:
     main(["fit", "few", "-o", "b.safetensors"])
     told = capsys.readouterr()
     assert "it needs two pictures of each class, and circle has one" in told.out
-    assert "1 pictures in few are not in a class folder and are ignored" in " ".join(told.err.split())
+    assert "1 picture in few is not in a class folder and is ignored" in " ".join(told.err.split())
 
 
 def test_explain(saved: str, capsys: Printed) -> None:
@@ -396,10 +456,11 @@ def test_explain(saved: str, capsys: Printed) -> None:
     assert "photos/circle/10.png: circle, " in printed
     nearest = printed.partition("Most similar examples")[2]
     assert len(re.findall(r"│ \w+/\d\.png +│ \w+ +│ +-?\d\.\d{3} │", nearest)) == 5
-    assert "Explanation: out/why.png" in printed
+    assert "Explanation: out/why.png. Red parts speak for circle, blue parts against it." in printed
     with Image.open("out/why.png") as picture:
         assert picture.width > 500
     main(["explain", saved, "photos/noise.png", "--label", "stripes", "--neighbours", "2"])
     printed = capsys.readouterr().out
     assert "It looks like none of the classes" in printed
+    assert "The heat map shows what speaks for stripes, as you asked." in printed
     assert printed.partition("Most similar examples")[2].count(".png") == 2

@@ -1,12 +1,15 @@
 import io
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from deepbdc.data.images import BadImage, load_image
+from deepbdc.errors import UserError
 
 GRADIENT = np.linspace(0, 255, 16, dtype=np.uint8)[None, :].repeat(8, axis=0)  # 8 high, 16 wide, dark to bright
 
@@ -89,7 +92,7 @@ def test_a_truncated_file_is_named(name: str, tmp_path: Path) -> None:
         load_image(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"\xff\xd8\xff\xe0"])
+@pytest.mark.parametrize("content", [b"hello", b"\xff\xd8\xff\xe0"])
 def test_other_files_are_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "odd.jpg").write_bytes(content)
     with pytest.raises(BadImage, match=r"odd\.jpg: not a readable image"):
@@ -104,6 +107,75 @@ def test_decompression_bombs_are_refused(tmp_path: Path) -> None:
     small = save(tmp_path, Image.new("1", (40, 30)), "small.png")
     with pytest.raises(BadImage, match=r"small\.png: refused, 40×30 pixels are more than the limit of 1,000"):
         load_image(small, most_pixels=1000)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_pipes_and_devices_do_not_hang(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / "odd.jpg")
+    with pytest.raises(BadImage, match=r"odd\.jpg: a pipe or device, not a file"):
+        load_image(tmp_path / "odd.jpg")
+
+
+def test_empty_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "none.jpg").touch()
+    for source in (tmp_path / "none.jpg", b""):
+        with pytest.raises(BadImage, match=r"an empty file \(0 bytes\)"):
+            load_image(source)
+
+
+def huge_jpeg(width: int, height: int, progressive: bool = False) -> bytes:
+    """A grey JPEG of that size, which is small as a file."""
+    content = io.BytesIO()
+    Image.new("L", (width, height), 90).save(content, "JPEG", progressive=progressive, quality=10)
+    return content.getvalue()
+
+
+def test_a_jpeg_of_200_megapixels_is_decoded_small() -> None:
+    content = huge_jpeg(20_000, 10_000)
+    assert load_image(content, at_least=224).size == (2500, 1250)
+    with pytest.raises(BadImage, match=r"20000×10000 pixels are more .* set DEEPBDC_MEGAPIXELS=200 in the environment"):
+        load_image(content)
+
+
+def test_limits_can_be_raised_and_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = huge_jpeg(1200, 1000, progressive=True)
+    assert load_image(content).size == (1200, 1000)
+    monkeypatch.setenv("DEEPBDC_MEGAPIXELS", "1.1")
+    for at_least in (None, 64):  # a progressive file is read as a whole
+        with pytest.raises(BadImage, match="more than the limit of 1,100,000"):
+            load_image(content, at_least=at_least)
+    assert load_image(huge_jpeg(1200, 1000), at_least=64).size == (300, 250)
+    with pytest.raises(BadImage, match="4000×3000 pixels"):  # more than ten times the limit
+        load_image(huge_jpeg(4000, 3000), at_least=64)
+    assert load_image(content, most_pixels=2_000_000).size == (1200, 1000)
+    monkeypatch.setenv("DEEPBDC_MEGAPIXELS", "many")
+    with pytest.raises(UserError, match="must be a number like 300, got 'many'"):
+        load_image(content)
+
+
+def test_pillow_keeps_its_own_limit() -> None:
+    before = Image.MAX_IMAGE_PIXELS
+    load_image(huge_jpeg(20_000, 10_000), at_least=224)
+    assert before == Image.MAX_IMAGE_PIXELS
+
+
+def test_heic(tmp_path: Path) -> None:
+    heif = pytest.importorskip("pillow_heif")
+    path = tmp_path / "phone.heic"
+    drawn = Image.fromarray(GRADIENT).convert("RGB").resize((64, 48))
+    heif.from_pillow(drawn).save(path, quality=90)
+    for source in (path, path.read_bytes()):
+        image = load_image(source)
+        assert (image.size, image.mode) == ((64, 48), "RGB")
+        assert np.abs(np.asarray(image).astype(int) - np.asarray(drawn)).mean() < 8
+
+
+def test_heic_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)  # importing it then fails
+    monkeypatch.setattr(Image, "open", lambda *_, **__: (_ for _ in ()).throw(UnidentifiedImageError("unknown")))
+    (tmp_path / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
+    with pytest.raises(BadImage, match=r"phone\.heic: a HEIC picture; .* pip install 'deepbdc\[heic\]'"):
+        load_image(tmp_path / "phone.heic")
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

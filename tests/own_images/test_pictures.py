@@ -38,8 +38,31 @@ def test_all_forms_give_the_same_picture(image: Any) -> None:
 
 def test_files_and_their_bytes(tmp_path: Path) -> None:
     path = save(tmp_path / "a.png", "circle", 0)
-    for image in (path, str(path), path.read_bytes(), Image.open(path)):
+    for image in (path, str(path), path.read_bytes(), Image.open(path), io.BytesIO(path.read_bytes())):
         assert np.array_equal(np.asarray(decode(image, 0)), ARRAY)
+
+
+def test_open_files(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.png", "circle", 0)
+    content = io.BytesIO(path.read_bytes())
+    for _ in range(2):  # it is read from its start each time
+        assert np.array_equal(np.asarray(decode(content, 0)), ARRAY)
+    assert as_list(content) == [content]
+    assert name_of(content, 3) == "image 3"
+    with path.open("rb") as file:
+        assert name_of(file, 3) == str(path)
+        assert np.array_equal(np.asarray(decode(file, 0)), ARRAY)
+
+
+def test_columns_of_a_table() -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"path": ["a.png", "b.png"], "label": ["x", "y"]})
+    assert list(as_list(table["path"])) == ["a.png", "b.png"]
+    assert list(as_list(table[["path"]])) == ["a.png", "b.png"]
+    with pytest.raises(
+        TypeError, match=r"give one column of the table, like table\['path'\]: it has 2 \(path, label\)"
+    ):
+        as_list(table)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I", "F", "I;16"])
@@ -127,7 +150,7 @@ def test_folders_without_classes_are_explained(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="does not exist"):
         folder_examples(tmp_path / "nowhere")
     save(tmp_path / "1.png", "circle", 1)
-    with pytest.raises(ValueError, match="1 pictures lie in it: move them"):
+    with pytest.raises(ValueError, match="1 picture lies in it: move them"):
         folder_examples(tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="without pictures: empty"):

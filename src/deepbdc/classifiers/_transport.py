@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from deepbdc.errors import UserError
+from deepbdc.errors import Note, UserError
 
 Solver = Literal["exact", "entropic"]
 
@@ -163,6 +163,7 @@ def _sinkhorn(cost: Tensor, a: Tensor, b: Tensor, epsilon: float) -> Tensor:
     warnings.warn(
         f"{len(left)} of {len(flows)} transport problems did not converge: use a larger regularisation, or the exact "
         "solver",
+        Note,
         stacklevel=2,
     )
     return flows

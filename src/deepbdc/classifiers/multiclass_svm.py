@@ -15,7 +15,7 @@ from deepbdc.classifiers._products import class_weights
 from deepbdc.classifiers._scale import Scale
 from deepbdc.classifiers.base import Classifier, membership, positive
 from deepbdc.classifiers.linear import LinearRule
-from deepbdc.errors import UserError
+from deepbdc.errors import Note, UserError
 
 
 class MulticlassSVMClassifier(Classifier):
@@ -149,6 +149,7 @@ def _solve(matrix: Tensor, targets: Tensor, C: float, tolerance: float, max_iter
     else:
         warnings.warn(
             f"the SVM of {int(running.sum())} of {len(running)} episodes did not converge in {max_iterations} steps",
+            Note,
             stacklevel=2,
         )
     return _Solution(b, z)

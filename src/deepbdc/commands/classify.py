@@ -1,5 +1,6 @@
 """``deepbdc classify``: label a person's own pictures, and sort them into folders."""
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -8,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from deepbdc.commands.examples import ExampleSource, note, progress_bar
+from deepbdc._words import counted
+from deepbdc.commands.examples import ExampleSource, find_files, note, progress_bar
 from deepbdc.commands.options import OUTPUT, EstimatorOptions, Flag
+from deepbdc.commands.targets import check_output, check_space, find_sorter
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ def classify_images(
     truth: Flag = False,
     csv: Annotated[Path | None, Parameter(metavar="FILE", group=OUTPUT)] = None,
     json: Annotated[Path | None, Parameter(metavar="FILE", group=OUTPUT)] = None,
+    force: Annotated[Flag, Parameter(group=OUTPUT)] = False,
     quiet: Annotated[Flag, Parameter(group=OUTPUT)] = False,
     move_to: Annotated[Path | None, Parameter(metavar="FOLDER", group=SORTING)] = None,
     copy_to: Annotated[Path | None, Parameter(metavar="FOLDER", group=SORTING)] = None,
@@ -45,10 +49,10 @@ def classify_images(
         deepbdc classify examples photos --reject --csv photos.csv
         deepbdc classify examples photos --move-to sorted --dry-run
 
-    Files are never overwritten: if a name is taken, the picture gets another, like "1 (2).jpg". Pictures that
-    cannot be read are listed and stay where they are. The exit code is 1 if no picture could be read, or if one
-    could not be moved or copied. A saved classifier has its own network and settings: for it, only --device and
-    --batch-size can be given.
+    Pictures are never overwritten: if a name is taken, the picture gets another, like "1 (2).jpg". `deepbdc undo`
+    takes the sorting back. Pictures that cannot be read are listed and stay where they are. The exit code is 1 if
+    no picture could be read, or if one could not be moved or copied. A saved classifier has its own network and
+    settings: for it, only --device and --batch-size can be given.
 
     Args:
         examples: A folder that contains one folder of example pictures for each class, or a classifier saved by
@@ -58,18 +62,21 @@ def classify_images(
         truth: Print the accuracy. The true class of a picture is the name of its folder.
         csv: Write all results to this file as CSV, with the probability of every class.
         json: Write all results to this file as JSON.
+        force: Replace the files of --csv and --json if they exist.
         quiet: Print only the summary, not a line for each picture.
-        move_to: Move each picture into a subfolder of this folder that is named after its class.
-        copy_to: Like --move-to, but copy the pictures.
+        move_to: Move each picture into a subfolder of this folder that is named after its class. A log in this folder
+            tells which picture came from where.
+        copy_to: Like --move-to, but copy the pictures. A copy that is there already is not made again.
         dry_run: Only show where --move-to or --copy-to would put each picture.
     """
     from rich.console import Console
 
     console = Console()
-    sorter = _sorter(move_to, copy_to, dry_run, images, examples)
-    _check_outputs(csv, json)
+    sorter = find_sorter(move_to, copy_to, dry_run, images, examples)
+    _check_outputs(csv, json, force)
     source = ExampleSource.find(examples, options.given() if options else {})
-    files = _pictures(images, source)
+    files = find_files(images, source, "deepbdc classify examples photos")
+    check_space(sorter, files)
     fitted = source.classifier()
     if len(fitted.classes_) == 1 and not reject:
         note(f"there is only one class, so every picture is labelled {fitted.classes_[0]!s} unless you give --reject")
@@ -77,79 +84,19 @@ def classify_images(
     tally.print(console)
     if truth:
         tally.print_truth(console)
-    _say_outputs(console, sorter, tally, csv, json)
+    say_outputs(console, sorter, tally, csv, json)
     if tally.interrupted:
         raise KeyboardInterrupt(f"interrupted after {tally.seen:,} of {len(files):,} pictures. Finished work is kept.")
     if tally.unmoved or not tally.classified:
         raise SystemExit(1)
 
 
-def _sorter(
-    move_to: Path | None, copy_to: Path | None, dry_run: bool, places: Sequence[Path], examples: Path
-) -> "Sorter | None":
-    """Check the sorting options; return None if files stay where they are."""
-    from deepbdc.sorting import Sorter, is_inside
-
-    if move_to is not None and copy_to is not None:
-        raise UserError("give --move-to or --copy-to, not both")
-    target = move_to or copy_to
-    if target is None:
-        if dry_run:
-            raise UserError("--dry-run shows what --move-to or --copy-to would do: give one of them")
-        return None
-    option = "--move-to" if move_to else "--copy-to"
-    if target.exists() and not target.is_dir():
-        raise UserError(f"{option} needs a folder, but {target} is a file")
-    for place in places:
-        if place.is_dir() and is_inside(target, place):
-            raise UserError(
-                f"the target {target} is inside {place}, so a second run would sort the sorted pictures again: "
-                f"choose a folder outside of {place}"
-            )
-    if examples.is_dir() and is_inside(target, examples):
-        raise UserError(
-            f"the target {target} is inside the examples {examples}, so wrongly sorted pictures would become examples: "
-            "choose another folder"
-        )
-    return Sorter(target, copy=copy_to is not None, dry_run=dry_run)
-
-
-def _check_outputs(csv: Path | None, json: Path | None) -> None:
-    """Check the names of the output files before the work begins."""
-    for path in (csv, json):
-        if path is not None and path.is_dir():
-            raise UserError(f"{path} is a folder: give a file for the results")
+def _check_outputs(csv: Path | None, json: Path | None, force: bool) -> None:
+    """Check the output files before the work begins."""
     if csv is not None and json is not None and csv.resolve() == json.resolve():
         raise UserError("--csv and --json must be different files")
-
-
-def _pictures(places: Sequence[Path], source: ExampleSource) -> list[Path]:
-    """The files to classify. Example pictures are never among them, so that they are not moved away."""
-    from deepbdc.sorting import find_pictures, is_inside
-
-    if not places:
-        raise UserError("no pictures to classify. Give files or folders, like: deepbdc classify examples photos")
-    found = find_pictures(places)
-    learnt = {file.resolve() for file in source.files}
-    files = [
-        file
-        for file in found.pictures
-        if source.saved or (file.resolve() not in learnt and not is_inside(file, source.path))
-    ]
-    named = ", ".join(map(str, places[:3])) + (", ..." if len(places) > 3 else "")
-    others = f" {found.others:,} files have no suffix of a picture." if found.others else ""
-    if not found.pictures:
-        raise UserError(f"there is no picture in {named}.{others}")
-    left_out = len(found.pictures) - len(files)
-    if not files:
-        raise UserError(f"all pictures in {named} are examples in {source.path}: give others to classify")
-    if left_out:
-        note(f"{left_out:,} pictures are examples in {source.path} and are skipped")
-    if found.others:
-        note(f"{found.others:,} files have no suffix of a picture and are skipped")
-    if found.links:
-        note(f"{found.links:,} links to folders, or to pictures that are classified anyway, are skipped")
-    return files
+    for path in (csv, json):
+        check_output(path, force=force)
 
 
 def _classify(
@@ -167,12 +114,11 @@ def _classify(
     from rich.console import Console
 
     from deepbdc.report import classification as report
-    from deepbdc.sorting import folder_names
 
     classes = [str(name) for name in fitted.classes_]
-    folders = dict(zip([*classes, None], folder_names([*classes, report.NONE_OF_THESE]), strict=True))
+    folders = class_folder_names(classes)
     tally = report.Tally(classes, reject)
-    rows = report.Rows(files, classes, console.width if console.is_terminal else None, _heading(sorter))
+    rows = report.Rows(files, classes, console.width if console.is_terminal else None, heading(sorter))
     with ExitStack() as stack:
         writers: list[Callable[[ClassifiedPicture], None]] = [tally.add]
         writers += [stack.enter_context(report.write_csv(csv, classes))] if csv else []
@@ -182,9 +128,9 @@ def _classify(
         if not quiet:
             console.print(rows.head(), soft_wrap=True)
         stack.enter_context(_until_interrupted(tally))
-        for result in _results(fitted, files, reject):
+        for result in results(fitted, files, reject):
             if sorter is not None and result.readable:
-                result = _place(sorter, result, folders[None if result.probability is None else result.label])
+                result = place_result(sorter, result, folders)
             for write in writers:
                 write(result)
             if result.readable and not quiet:
@@ -202,7 +148,7 @@ def _until_interrupted(tally: "Tally") -> Iterator[None]:
         tally.interrupted = True
 
 
-def _results(fitted: "FewShotClassifier", files: Sequence[Path], reject: bool) -> "Iterator[ClassifiedPicture]":
+def results(fitted: "FewShotClassifier", files: Sequence[Path], reject: bool) -> "Iterator[ClassifiedPicture]":
     """Yield a result for each file, in order."""
     from deepbdc.report.classification import ClassifiedPicture, from_prediction
 
@@ -218,15 +164,24 @@ def _results(fitted: "FewShotClassifier", files: Sequence[Path], reject: bool) -
         yield ClassifiedPicture(file, problem=str(bad.pop(0)))
 
 
-def _place(sorter: "Sorter", result: "ClassifiedPicture", folder: str) -> "ClassifiedPicture":
-    """Move or copy a file into its folder. If that fails, the file stays where it is and the result says why."""
+def class_folder_names(classes: Sequence[str]) -> dict[str | None, str]:
+    """The name of the folder of each class, and under None that of "none of these"."""
+    from deepbdc.report.classification import NONE_OF_THESE
+    from deepbdc.sorting import folder_names
+
+    return dict(zip([*classes, None], folder_names([*classes, NONE_OF_THESE]), strict=True))
+
+
+def place_result(sorter: "Sorter", result: "ClassifiedPicture", folders: dict[str | None, str]) -> "ClassifiedPicture":
+    """Move or copy a file into the folder of its label. If that fails, it stays where it is and the result says why."""
+    folder = folders[None if result.probability is None else result.label]
     try:
         return replace(result, place=sorter.place(result.file, folder))
     except OSError as error:
         return replace(result, problem=f"{result.file}: {error}")
 
 
-def _heading(sorter: "Sorter | None") -> str | None:
+def heading(sorter: "Sorter | None") -> str | None:
     """The heading of the column with the new paths."""
     if sorter is None:
         return None
@@ -234,17 +189,26 @@ def _heading(sorter: "Sorter | None") -> str | None:
     return f"would {verb} to" if sorter.dry_run else {"copy": "copied to", "move": "moved to"}[verb]
 
 
-def _say_outputs(console: "Console", sorter: "Sorter | None", tally: "Tally", *written: Path | None) -> None:
-    """Print how many pictures were moved or copied, and which files were written."""
+def say_outputs(console: "Console", sorter: "Sorter | None", tally: "Tally", *written: Path | None) -> None:
+    """Print how many pictures were moved or copied, how to undo it, and which files were written."""
     from deepbdc.report.classification import say
 
     if sorter is not None:
-        many = f"{tally.placed:,} {'picture' if tally.placed == 1 else 'pictures'}"
+        verb = "copied" if sorter.copy else "moved"
+        many = counted(tally.placed - sorter.already_there, "picture")
+        already = f" {_already(sorter)}" if sorter.already_there else ""
         if sorter.dry_run:
-            verb = "copied" if sorter.copy else "moved"
-            say(console, f"Dry run: nothing was changed. {many} would be {verb} to {sorter.target}.")
+            say(console, f"Dry run: nothing was changed. {many} would be {verb} to {sorter.target}.{already}")
         else:
-            say(console, f"{'Copied' if sorter.copy else 'Moved'} {many} to {sorter.target}.")
+            say(console, f"{verb.capitalize()} {many} to {sorter.target}.{already}")
+        if sorter.log is not None:
+            say(console, f"Log: {sorter.log}")
+            say(console, f"To take this back: deepbdc undo {shlex.quote(str(sorter.target))}")
     for path in written:
         if path is not None:
             say(console, f"Results: {path}")
+
+
+def _already(sorter: "Sorter") -> str:
+    was = "was" if sorter.already_there == 1 else "were"
+    return f"{sorter.already_there:,} {was} there already."

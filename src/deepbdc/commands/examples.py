@@ -1,4 +1,4 @@
-"""What ``deepbdc classify``, ``fit`` and ``explain`` share: the source of the classes, notes and a progress bar."""
+"""What the commands for own pictures share: the source of the classes, the pictures, notes and a progress bar."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deepbdc._words import counted
 from deepbdc.commands.common import check_device
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from deepbdc.data.images import BadImage
     from deepbdc.estimator import EmbeddedImage, FewShotClassifier
 
 EXAMPLE_FOLDERS = "one folder for each class, like EXAMPLES/kingfisher/1.jpg and EXAMPLES/heron/1.jpg"
@@ -79,7 +81,21 @@ class ExampleSource:
         return estimator.fit(embedded, self.labels)
 
     def embed(self) -> "tuple[FewShotClassifier, list[EmbeddedImage]]":
-        """Return an estimator that is not fitted yet, and the example pictures embedded by its network."""
+        """Return an estimator that is not fitted yet, and the example pictures embedded by its network.
+
+        If some pictures cannot be read, one error names them all.
+        """
+        from deepbdc.own_images.reading import raise_bad
+
+        bad: list[BadImage] = []
+        estimator, embedded = self.embed_readable(bad.append)
+        raise_bad(bad)
+        return estimator, [image for image in embedded if image is not None]
+
+    def embed_readable(
+        self, on_bad: "Callable[[BadImage], None]"
+    ) -> "tuple[FewShotClassifier, list[EmbeddedImage | None]]":
+        """Like `embed`, but call ``on_bad`` with the error of each unreadable picture, and give None for it."""
         from rich.console import Console
 
         from deepbdc._memory import keep_freed_memory
@@ -87,14 +103,15 @@ class ExampleSource:
 
         keep_freed_memory()
         estimator = FewShotClassifier(**self.settings)
-        embedded: list[EmbeddedImage] = []
+        embedded: list[EmbeddedImage | None] = []
         with progress_bar(Console(stderr=True), "Learning", len(self.files)) as advance:
             for chunk in _chunks(self.files, estimator.batch_size):
-                # Paths are relative to the folder of examples: a saved classifier does not reveal absolute paths.
-                embedded += [
-                    replace(image, name=file.relative_to(self.path).as_posix())
-                    for image, file in zip(estimator.embed(chunk), chunk, strict=True)
-                ]
+                found = {image.name: image for image in estimator.embed(chunk, on_bad=on_bad)}
+                for file in chunk:
+                    image = found.get(str(file))
+                    # Paths are relative to the folder of examples: a saved classifier does not reveal absolute paths.
+                    name = file.relative_to(self.path).as_posix()
+                    embedded.append(None if image is None else replace(image, name=name))
                 advance(len(chunk))
         return estimator, embedded
 
@@ -107,8 +124,46 @@ def _class_folders(path: Path) -> dict[str, list[Path]]:
     classes = class_folders(path)
     loose = sum(is_picture(file) for file in path.iterdir() if file.is_file())
     if loose:
-        note(f"{loose:,} pictures in {path} are not in a class folder and are ignored")
+        are = "is" if loose == 1 else "are"
+        note(f"{counted(loose, 'picture')} in {path} {are} not in a class folder and {are} ignored")
     return classes
+
+
+def find_files(places: Sequence[Path], source: ExampleSource, usage: str) -> list[Path]:
+    """The pictures that a person named. Examples are never among them, so that they are not moved away.
+
+    ``usage`` is a right command, for the error if there are none.
+    """
+    from deepbdc.sorting import find_pictures, is_inside
+
+    if not places:
+        raise UserError(f"no pictures are given. Give files or folders, like: {usage}")
+    found = find_pictures(places)
+    learnt = {file.resolve() for file in source.files}
+    files = [
+        file
+        for file in found.pictures
+        if source.saved or (file.resolve() not in learnt and not is_inside(file, source.path))
+    ]
+    named = ", ".join(map(str, places[:3])) + (", ..." if len(places) > 3 else "")
+    others = f" {_no_suffix(found.others)}." if found.others else ""
+    if not found.pictures:
+        raise UserError(f"there is no picture in {named}.{others}")
+    left_out = len(found.pictures) - len(files)
+    if not files:
+        raise UserError(f"all pictures in {named} are examples in {source.path}: give others")
+    if left_out:
+        what = "picture is an example" if left_out == 1 else "pictures are examples"
+        note(f"{left_out:,} {what} in {source.path}, skipped")
+    if found.others:
+        note(f"{_no_suffix(found.others)}, skipped")
+    if found.links:
+        note(f"{counted(found.links, 'link')} to folders, or to pictures that are classified anyway, skipped")
+    return files
+
+
+def _no_suffix(number: int) -> str:
+    return f"{counted(number, 'file has', 'files have')} no suffix of a picture"
 
 
 def note(text: str) -> None:

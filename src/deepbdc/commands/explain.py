@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from deepbdc.commands.examples import ExampleSource
 from deepbdc.commands.options import OUTPUT, EstimatorOptions
+from deepbdc.commands.targets import check_output
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def explain_image(
     settings = options.given() if options else {}
     if output is not None and output.suffix.lower() not in PICTURES:
         raise UserError(f"--output must end in {', '.join(PICTURES)}, got {str(output)!r}")
+    check_output(output, replaces=True)
     if neighbours < 0:
         raise UserError(f"--neighbours must be at least 0, got {neighbours}")
     if not image.is_file():
@@ -64,7 +66,7 @@ def explain_image(
     _print_explanation(console, explanation, [str(name) for name in fitted.classes_])
     if output is not None:
         explanation.save(output)
-        say(console, f"Explanation: {output}")
+        say(console, f"Explanation: {output}. Red parts speak for {explanation.label}, blue parts against it.")
 
 
 def _known_label(fitted: "FewShotClassifier", given: str | None) -> Any:
@@ -88,6 +90,8 @@ def _print_explanation(console: "Console", explanation: "Explanation", classes: 
     say(console, f"{prediction.name}: {prediction.label}, {percent(prediction.probability)}")
     if prediction.rejected:
         say(console, "It looks like none of the classes: 'deepbdc classify --reject' would label it so.")
+    if explanation.label != prediction.label:
+        say(console, f"The heat map shows what speaks for {explanation.label}, as you asked.")
     table = Table("class", "probability", title="Most likely classes", title_justify="left")
     table.columns[1].justify = "right"
     pairs = sorted(zip(prediction.probabilities, classes, strict=True), key=lambda pair: -pair[0])
@@ -96,6 +100,8 @@ def _print_explanation(console: "Console", explanation: "Explanation", classes: 
     console.print(table)
     table = Table("example", "class", "similarity", title="Most similar examples", title_justify="left")
     table.columns[2].justify = "right"
+    table.columns[2].no_wrap = True
     for neighbour in explanation.nearest:
-        table.add_row(Text(visible(neighbour.name)), Text(visible(neighbour.label)), f"{neighbour.similarity:.3f}")
+        name, label = (Text(visible(text), overflow="fold") for text in (neighbour.name, neighbour.label))
+        table.add_row(name, label, f"{neighbour.similarity:.3f}")
     console.print(table)

@@ -1,5 +1,6 @@
 """``deepbdc fit``: learn classes from example pictures, and save the classifier."""
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from deepbdc._words import counted
 from deepbdc.commands.examples import EXAMPLE_FOLDERS, ExampleSource
 from deepbdc.commands.options import OUTPUT, EstimatorOptions, Flag
+from deepbdc.commands.targets import check_output
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,7 +55,8 @@ def fit_examples(
         raise UserError(f"{examples} is a saved classifier already. Give a folder with {EXAMPLE_FOLDERS}.")
     fitted, embedded = source.embed()
     fitted.fit(embedded, source.labels)
-    say(console, f"{len(fitted.classes_)} classes, {len(embedded)} pictures: {_counts(source.labels)}")
+    numbers = f"{counted(len(fitted.classes_), 'class', 'classes')}, {counted(len(embedded), 'picture')}"
+    say(console, f"{numbers}: {_counts(source.labels)}")
     say(console, _estimate(fitted, embedded, source.labels))
     for suffix, target in targets.items():
         (fitted.save if suffix == ".safetensors" else fitted.to_onnx)(target)
@@ -68,10 +72,7 @@ def _targets(output: Path | None, onnx: Path | None, force: bool) -> dict[str, P
     for suffix, (option, path) in targets.items():
         if path.suffix != suffix:
             raise UserError(f"{option} must end in {suffix}, got {str(path)!r}")
-        if path.is_dir():
-            raise UserError(f"{path} is a folder: give another name")
-        if path.exists() and not force:
-            raise UserError(f"{path} exists already: give another name, or --force to replace it")
+        check_output(path, force=force)
     return {suffix: path for suffix, (_, path) in targets.items()}
 
 
@@ -95,7 +96,9 @@ def _estimate(estimator: "FewShotClassifier", embedded: "list[EmbeddedImage]", l
     if single:
         return f"No estimate of the accuracy: it needs two pictures of each class, and {single[0]} has one."
     folds = StratifiedKFold(min(5, *counts.values()), shuffle=True, random_state=0)
-    predicted = cross_val_predict(clone(estimator), embedded, np.array(labels), cv=folds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # `fit` has given the same warnings once
+        predicted = cross_val_predict(clone(estimator), embedded, np.array(labels), cv=folds)
     right = int(np.sum(predicted == np.array(labels)))
     few = "" if len(labels) >= 100 else ". With so few pictures this is a rough estimate"
     return (

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from deepbdc._words import counted
 from deepbdc.data import benchmarks
 from deepbdc.data.benchmarks import MARKER, SPLITS
 from deepbdc.data.images import IMAGE_SUFFIXES, BadImage, load_image
@@ -202,7 +203,12 @@ def _count(classes: Classes, seen: Iterable[_Seen]) -> dict[str, dict[str, int]]
 def _broken(seen: list[_Seen]) -> Iterator[Problem]:
     broken = tuple(f"{image.name}: {image.error}" for image in seen if image.error)
     if broken:
-        yield Problem("broken", f"{len(broken)} files are not readable images", _REPLACE, broken)
+        yield Problem(
+            "broken",
+            f"{counted(len(broken), 'file is not a readable image', 'files are not readable images')}",
+            _REPLACE,
+            broken,
+        )
 
 
 def _wrong_counts(counts: Mapping[str, Mapping[str, int]], benchmark: benchmarks.Benchmark) -> Iterator[Problem]:
@@ -217,7 +223,11 @@ def _empty(counts: Mapping[str, Mapping[str, int]], serious: bool) -> Iterator[P
     empty = tuple(f"{split}/{name}" for split, names in counts.items() for name, count in names.items() if not count)
     if empty:
         yield Problem(
-            "empty", f"{len(empty)} classes have no images", "Add some, or remove the classes.", empty, serious
+            "empty",
+            f"{counted(len(empty), 'class has', 'classes have')} no images",
+            "Add some, or remove the classes.",
+            empty,
+            serious,
         )
     if not any(sum(names.values()) for names in counts.values()):
         yield Problem("empty", "there are no images", "Give a folder train|val|test/CLASS/IMAGE or CLASS/IMAGE.")
@@ -231,7 +241,12 @@ def _shared(classes: Classes) -> Iterator[Problem]:
     shared = tuple(f"{name} ({', '.join(splits)})" for name, splits in sorted(splits_of.items()) if len(splits) > 1)
     if shared:
         remedy = "Keep each class in one split only: few-shot learning is tested on classes not seen in training."
-        yield Problem("shared", f"{len(shared)} classes are listed twice or in more than one split", remedy, shared)
+        yield Problem(
+            "shared",
+            f"{counted(len(shared), 'class is', 'classes are')} listed twice or in more than one split",
+            remedy,
+            shared,
+        )
 
 
 def _twice(seen: list[_Seen], official: bool) -> Iterator[Problem]:
@@ -247,7 +262,13 @@ def _twice(seen: list[_Seen], official: bool) -> Iterator[Problem]:
             if official
             else "Keep one of each; otherwise an image can be both support and query."
         )
-        yield Problem("twice", f"{len(twice)} images occur more than once", remedy, twice, serious=not official)
+        yield Problem(
+            "twice",
+            f"{counted(len(twice), 'image occurs', 'images occur')} more than once",
+            remedy,
+            twice,
+            serious=not official,
+        )
 
 
 def _shrunk(seen: list[_Seen]) -> Iterator[Problem]:

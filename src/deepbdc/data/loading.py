@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from deepbdc._words import counted
 from deepbdc.data.benchmarks import SPLITS
 from deepbdc.data.dataset import ArrayDataset, Dataset, FolderDataset, concatenate
 from deepbdc.data.images import IMAGE_SUFFIXES, BadImage
@@ -285,7 +286,8 @@ def class_folders(path: Path) -> dict[str, list[Path]]:
     found = {folder.name: sorted(file for file in folder.iterdir() if is_image(file)) for folder in _folders(path)}
     if not found:
         loose = sum(is_image(file) for file in path.iterdir())
-        hint = f", but {loose} pictures lie in it: move them into folders named after their classes" if loose else ""
+        lie = counted(loose, "picture lies", "pictures lie")
+        hint = f", but {lie} in it: move them into folders named after their classes" if loose else ""
         raise UserError(f"{path} has no folder for each class{hint}")
     empty = [name for name, files in found.items() if not files]
     if empty:

@@ -103,14 +103,16 @@ class Explanation:
         from matplotlib.figure import Figure
         from PIL import Image
 
-        figure = Figure(figsize=(9, 5), layout="constrained")
-        above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=[1.45, 1])[:, 0]
-        views = {"the picture": self.picture, f"speaks for {self.label}": self.overlay()}
+        figure = Figure(figsize=(9, 5.4), layout="constrained")
+        figure.suptitle(self.title, fontsize=10, fontweight="bold")
+        above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=[1.6, 1])[:, 0]
+        views = {"the picture": self.picture, f"what speaks for {self.label}": self.overlay()}
         for column, (title, picture) in enumerate(views.items()):
             axes = above.add_subplot(1, 3, column + 1)
             axes.imshow(picture)
             axes.set_title(title, fontsize=9)
             axes.axis("off")
+        self._draw_legend(above, axes)
         self._draw_probabilities(above.add_subplot(1, 3, 3))
         below.suptitle("the most similar examples, with their similarity", fontsize=9)
         for column, neighbour in enumerate(self.nearest[:5]):
@@ -122,6 +124,25 @@ class Explanation:
         figure.savefig(content, format=Path(path).suffix.lstrip(".").lower() or "png", dpi=150)
         write_bytes(path, content.getvalue())
 
+    @property
+    def title(self) -> str:
+        """The name of the picture and its answer, with the probability of the most likely class."""
+        answer = self.prediction
+        if answer.rejected:
+            return f"{Path(answer.name).name}: {NONE_OF_THESE}; if one of them, {answer.label}"
+        return f"{Path(answer.name).name}: {answer.label}, {100 * answer.probability:.1f} %"
+
+    def _draw_legend(self, figure: Any, axes: Any) -> None:
+        """Draw a bar with the colours of the heat map below it, and what they mean."""
+        from matplotlib import colormaps
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import Normalize
+
+        colours = ScalarMappable(Normalize(-1, 1), colormaps["coolwarm"])
+        bar = figure.colorbar(colours, ax=axes, orientation="horizontal", shrink=0.7, aspect=30, pad=0.02)
+        bar.set_ticks([-1, 0, 1], labels=[f"against {self.label}", "", f"for {self.label}"], fontsize=7)
+        bar.outline.set_visible(False)
+
     def _draw_probabilities(self, axes: Any) -> None:
         order = np.argsort(-self.prediction.probabilities, kind="stable")[:6][::-1]
         values = self.prediction.probabilities[order]
@@ -131,7 +152,7 @@ class Explanation:
         axes.set_yticks(range(len(order)), names, fontsize=8)
         axes.set_xlim(0, 100)
         axes.tick_params(axis="x", labelsize=8)
-        axes.set_title(f"{self.prediction.answer}, probabilities in %", fontsize=9)
+        axes.set_title("probabilities in %", fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
 
 

@@ -4,25 +4,27 @@ from typing import Any
 
 from torch import Tensor
 
+from deepbdc._registry import nearest
 from deepbdc.classifiers import create_classifier
 from deepbdc.classifiers.linear import LinearRule
 from deepbdc.errors import NotFinite, UserError
 from deepbdc.methods.base import Method, shots_of
 
 DEFAULT_CLASSIFIER = "logistic"
+NAMED: dict[str, dict[str, Any]] = {
+    "logistic": {},
+    "prototype": {"similarity": "cosine"},
+    "softmax": {"normalize": True},
+}
+"""The classifiers that can be chosen by name, with their options: those that learn fixed weights for vectors."""
 
 
 def named_classifier(name: str, C: float) -> Any:
     """The classifier that a `FewShotClassifier` means by a name. ``C`` is used for logistic regression only."""
-    if name == "logistic":
-        return create_classifier("logistic", C=C)
-    if name == "prototype":
-        return create_classifier("prototype", similarity="cosine")
-    if name == "softmax":
-        return create_classifier("softmax", normalize=True)
-    if name == "svm":
-        raise UserError("an SVM votes and gives no probabilities: choose logistic, prototype or softmax")
-    return create_classifier(name)
+    if name not in NAMED:
+        why = " (an SVM votes and gives no probabilities)" if name == "svm" else ""
+        raise UserError(f"no classifier that can be used here is called {name!r}{why}{nearest(str(name), list(NAMED))}")
+    return create_classifier(name, **({"C": C} if name == "logistic" else NAMED[name]))
 
 
 def fit_run_classifier(method: Method, support: Tensor, labels: Tensor, way: int) -> tuple[Any, LinearRule]:

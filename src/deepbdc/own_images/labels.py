@@ -26,7 +26,7 @@ def check_labels(images: Any, labels: Any) -> tuple[Sequence[ImageLike], NDArray
     labels = [labels] if isinstance(labels, str) and len(images) == 1 else labels
     if isinstance(labels, str):
         raise UserError(f"labels must be a list with one label per picture, got the single text {labels!r}")
-    labels = list(labels)
+    labels = list(pictures.one_column(labels))
     if len(images) != len(labels):
         raise UserError(f"every picture needs one label: there are {len(images)} pictures and {len(labels)} labels")
     if not labels:
@@ -49,27 +49,33 @@ def check_same_type(before: NDArray[Any], now: NDArray[Any]) -> None:
         raise UserError(f"labels were {before.dtype} before and are {now.dtype} now: give all of one type")
 
 
-def without_duplicates(examples: Sequence[EmbeddedImage], labels: NDArray[Any]) -> tuple[list[int], list[str]]:
+def without_duplicates(examples: Sequence[EmbeddedImage], labels: NDArray[Any]) -> tuple[list[int], str]:
     """Find pictures that were given more than once.
 
     Returns:
         The indices of the examples to learn from, where equal pictures with the same label count once; and one message
-        for each picture that equals another.
+        about all pictures that equal another, which is empty if there are none.
     """
     first_with_label: dict[tuple[bytes, Any], int] = {}
     first: dict[bytes, int] = {}
-    messages = []
+    twins, contradictions = [], []
     for index, (example, label) in enumerate(zip(examples, labels.tolist(), strict=True)):
         twin = first_with_label.setdefault((example.thumbnail, label), index)
         other = first.setdefault(example.thumbnail, index)
         if twin != index:
-            messages.append(f"{example.name} is the same picture as {examples[twin].name}: it counts once")
+            twins.append(f"{example.name} is the same picture as {examples[twin].name}: it counts once")
         elif other != index:
-            messages.append(
+            contradictions.append(
                 f"{example.name} is the same picture as {examples[other].name}, but one is labelled {label} "
                 f"and the other {labels[other]}"
             )
-    return sorted(first_with_label.values()), messages
+    return sorted(first_with_label.values()), _at_most([*contradictions, *twins])
+
+
+def _at_most(messages: Sequence[str], most: int = 3) -> str:
+    """Join the first messages to one, so that a person is told once and not for every picture."""
+    more = [f"and {len(messages) - most} more like these"] if len(messages) > most else []
+    return "; ".join([*messages[:most], *more])
 
 
 def _kind(label: Any) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from deepbdc.weight_files import read_preprocessing
 DEFAULT_BACKBONE = "efficientnet_lite0"
 FINE_BACKBONE = "efficientnet_lite0_fine"
 POOLS = ("bdc", "average")
+SMALLEST, LARGEST = 32, 2048
+"""The sides of images that a network may be given, in pixels."""
 _TIMM = "timm/"
 _IMAGENET = Preprocessing(224, 224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 _Description = Mapping[str, Any]
@@ -52,6 +55,7 @@ def find_embedding(backbone: Any, pool: str | None, size: int | None, device: st
     """
     if pool is not None and pool not in POOLS:
         raise UserError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
+    _check_size(size)
     method = find_method(backbone, device)
     if method is None and isinstance(backbone, str):
         return _named_embedding(backbone, pool or "bdc", size, device)
@@ -60,6 +64,15 @@ def find_embedding(backbone: Any, pool: str | None, size: int | None, device: st
     if pool is not None or size is not None:
         raise UserError("a trained embedding has its own pooling and size: leave out pool and size")
     return backbone if method is None else method.embedding
+
+
+def _check_size(size: Any) -> None:
+    """Refuse sizes of which nothing useful can come: a map needs some positions, and memory has an end."""
+    if size is not None and (not isinstance(size, Integral) or not SMALLEST <= int(size) <= LARGEST):
+        raise UserError(
+            f"size must be a whole number of pixels from {SMALLEST} to {LARGEST}, got {size!r}: 160 is fast, 224 is "
+            "what most networks were made for"
+        )
 
 
 def find_method(backbone: Any, device: str) -> Method | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from deepbdc.data.images import MOST_PIXELS, BadImage, load_image, to_rgb
+from deepbdc.data.images import BadImage, check_pixels, load_image, to_rgb
 from deepbdc.errors import WrongType
 
 if TYPE_CHECKING:
@@ -34,15 +34,16 @@ class EmbeddedImage:
 
 
 ImageLike = Any
-"""A path, the bytes of a file, a PIL image, an array, a tensor, or an `EmbeddedImage`."""
+"""A path, the bytes of a file, an open file, a PIL image, an array, a tensor, or an `EmbeddedImage`."""
 
 
 def as_list(images: Any) -> Sequence[ImageLike]:
     """The pictures as a sequence. A single picture becomes a list of one."""
     from PIL import Image
 
-    if isinstance(images, (str, Path, bytes, Image.Image, EmbeddedImage)):
+    if isinstance(images, (str, Path, bytes, Image.Image, EmbeddedImage)) or _is_open_file(images):
         return [images]
+    images = one_column(images)
     if isinstance(images, Tensor):
         single = images.dim() == 2 or (images.dim() == 3 and images.shape[0] in _CHANNELS)
         return [images] if single else list(images)
@@ -56,13 +57,39 @@ def as_list(images: Any) -> Sequence[ImageLike]:
     raise WrongType(f"images must be a sequence of pictures, got {type(images).__name__}")
 
 
+def either(images: Any, X: Any) -> Any:
+    """What was given as ``images`` or, by the name in scikit-learn, as ``X``."""
+    if (images is None) == (X is None):
+        raise WrongType("give the pictures as images, or as X" + (", not both" if X is not None else ""))
+    return X if images is None else images
+
+
+def one_column(values: Any) -> Any:
+    """The only column of a DataFrame, whose iteration would give the names of its columns; anything else as it is."""
+    columns = getattr(values, "columns", None)
+    if columns is None or not hasattr(values, "iloc"):
+        return values
+    if len(columns) != 1:
+        raise WrongType(
+            f"give one column of the table, like table[{columns[0] if len(columns) else 'path'!r}]: it has "
+            f"{len(columns)} ({', '.join(map(str, columns[:5]))})"
+        )
+    return values.iloc[:, 0]
+
+
+def _is_open_file(image: Any) -> bool:
+    """Whether this is an open binary file, like `io.BytesIO`."""
+    return callable(getattr(image, "read", None)) and callable(getattr(image, "seek", None))
+
+
 def name_of(image: ImageLike, position: int) -> str:
     """The name of a picture in answers and errors: its path, if known, otherwise its position."""
     if isinstance(image, EmbeddedImage):
         return image.name
     if isinstance(image, (str, Path)):
         return str(image)
-    return str(getattr(image, "filename", "") or f"image {position}")
+    named = getattr(image, "filename", "") or (getattr(image, "name", "") if _is_open_file(image) else "")
+    return named if isinstance(named, str) and named else f"image {position}"
 
 
 def decode(image: ImageLike, position: int, size: int | None = None) -> "Image.Image":
@@ -76,6 +103,9 @@ def decode(image: ImageLike, position: int, size: int | None = None) -> "Image.I
     from PIL import Image, ImageOps
 
     name = name_of(image, position)
+    if _is_open_file(image) and not isinstance(image, Image.Image):
+        image.seek(0)  # it may have been read before
+        image = image.read()
     if isinstance(image, (str, Path, bytes)):
         source = Path(image) if isinstance(image, str) else image
         if isinstance(source, Path) and source.is_dir():
@@ -85,10 +115,7 @@ def decode(image: ImageLike, position: int, size: int | None = None) -> "Image.I
         return load_image(source, title=name, at_least=size)
     if isinstance(image, Image.Image):
         try:
-            if image.width * image.height > MOST_PIXELS:
-                raise BadImage(
-                    f"{name}: {image.width}×{image.height} pixels are too many, the limit is {MOST_PIXELS:,}"
-                )
+            check_pixels(name, image.size)
             return to_rgb(ImageOps.exif_transpose(image))
         except (OSError, SyntaxError) as error:  # Pillow reads the file only now
             raise BadImage(f"{name}: not a readable image ({error})") from error
@@ -96,7 +123,9 @@ def decode(image: ImageLike, position: int, size: int | None = None) -> "Image.I
         return _from_array(image.detach().cpu().numpy(), name, channels_first=True)
     if isinstance(image, np.ndarray):
         return _from_array(image, name, channels_first=False)
-    raise BadImage(f"{name}: must be a path, bytes, a PIL image, an array or a tensor, got {type(image).__name__}")
+    raise BadImage(
+        f"{name}: must be a path, bytes, an open file, a PIL image, an array or a tensor, got {type(image).__name__}"
+    )
 
 
 def thumbnail(picture: "Image.Image") -> bytes:

@@ -34,9 +34,26 @@ _Read = EmbeddedImage | _DecodedImage
 _Batch = list[tuple[str, Future[_Read]]]
 
 
-def embed_all(images: Sequence[ImageLike], embedding: Embedding, batch_size: int) -> list[EmbeddedImage]:
-    """Send all pictures through the network. The first one that cannot be read raises an error."""
-    return [image for batch in embed_batches(images, embedding, batch_size) for image in batch]
+def embed_all(
+    images: Sequence[ImageLike], embedding: Embedding, batch_size: int, on_bad: OnBad | None = None
+) -> list[EmbeddedImage]:
+    """Send all pictures through the network. Without ``on_bad``, one error names all that cannot be read."""
+    bad: list[BadImage] = []
+    batches = embed_batches(images, embedding, batch_size, on_bad or bad.append)
+    found = [image for batch in batches for image in batch]
+    raise_bad(bad)
+    return found
+
+
+def raise_bad(errors: Sequence[BadImage], most: int = 20) -> None:
+    """Raise one error for all pictures that could not be read; nothing if there are none."""
+    if len(errors) == 1:
+        cause = errors[0].__cause__
+        raise cause if isinstance(cause, (FileNotFoundError, IsADirectoryError)) else errors[0]
+    if errors:
+        lines = "".join(f"\n  {error}" for error in errors[:most])
+        more = f"\n  ... and {len(errors) - most:,} more" if len(errors) > most else ""
+        raise BadImage(f"{len(errors):,} pictures cannot be used:{lines}{more}")
 
 
 def embed_batches(
@@ -123,8 +140,14 @@ def _results(batch: _Batch, on_bad: OnBad | None) -> list[tuple[str, _Read]]:
         except (BadImage, OSError) as error:
             if on_bad is None:
                 raise
-            on_bad(error if isinstance(error, BadImage) else BadImage(f"{name}: cannot be read ({error})"))
+            on_bad(error if isinstance(error, BadImage) else _unreadable(name, error))
     return found
+
+
+def _unreadable(name: str, cause: OSError) -> BadImage:
+    error = BadImage(f"{name}: cannot be read ({cause})")
+    error.__cause__ = cause
+    return error
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepbdc._files import temporary
+from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +24,8 @@ NONE_OF_THESE = "none of these"
 """The same label as in `deepbdc.estimator`, repeated here because that module imports torch."""
 LONGEST_LABEL = 24
 """Width of a label column on a terminal. Longer labels are truncated."""
+SHORTEST_FILE = 20
+"""Width of the file column on a narrow terminal, before the label columns are made smaller."""
 
 
 @dataclass(frozen=True)
@@ -89,18 +92,50 @@ def _rounded(probability: float) -> float:
 @contextmanager
 def write_csv(path: Path, classes: Sequence[str]) -> Iterator[Callable[[ClassifiedPicture], None]]:
     """Yield a function that writes a result as a row. The file appears at ``path`` if the block ends without error."""
-    named = list(ClassifiedPicture(Path()).record(classes))[:-1]
     # File names that are not valid UTF-8 are written byte for byte as they are.
     with temporary(path) as part, part.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([*named, *(f"probability of {name}" for name in classes)])
+        csv.writer(file).writerow(csv_columns(classes))
+        yield lambda result: csv.writer(file).writerow(_csv_row(result, classes))
 
-        def add(result: ClassifiedPicture) -> None:
-            record = result.record(classes)
-            cells = (defused(record[name]) for name in named)
-            writer.writerow([*cells, *(result.probabilities or [""] * len(classes))])
 
-        yield add
+@contextmanager
+def append_csv(path: Path, classes: Sequence[str]) -> Iterator[Callable[[ClassifiedPicture], None]]:
+    """Like `write_csv`, but add the rows to the end of the file, each at once.
+
+    Raises:
+        UserError: The file has other columns, so that it was not written with these classes.
+    """
+    columns = csv_columns(classes)
+    if path.exists() and path.stat().st_size:
+        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+            if next(csv.reader(file), None) != columns:
+                raise UserError(f"{path} has other columns than these results: give another name")
+        columns = []
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8", errors="surrogateescape", newline="") as file:
+
+        def add(row: Sequence[Any]) -> None:
+            csv.writer(file).writerow(row)
+            file.flush()
+
+        if columns:
+            add(columns)
+        yield lambda result: add(_csv_row(result, classes))
+
+
+def csv_columns(classes: Sequence[str]) -> list[str]:
+    """The headings of the columns."""
+    return [*_named_columns(classes), *(f"probability of {name}" for name in classes)]
+
+
+def _named_columns(classes: Sequence[str]) -> list[str]:
+    return list(ClassifiedPicture(Path()).record(classes))[:-1]
+
+
+def _csv_row(result: ClassifiedPicture, classes: Sequence[str]) -> list[Any]:
+    record = result.record(classes)
+    cells = (defused(record[name]) for name in _named_columns(classes))
+    return [*cells, *(result.probabilities or [""] * len(classes))]
 
 
 def defused(cell: Any) -> Any:
@@ -153,12 +188,27 @@ class Rows:
         from rich.cells import cell_len
 
         longest = max(map(cell_len, map(visible, [*classes, NONE_OF_THESE])))
-        self.label = longest if width is None else min(longest, LONGEST_LABEL)
-        rest = 2 * self.label + 2 * len("100.0 %") + 4 * len("  ")
-        self.file = max(cell_len(visible(file)) for file in [*files, "file"])
+        self.label, self.file = longest, max(cell_len(visible(file)) for file in [*files, "file"])
+        self.place, self.runner_up, self.place_width = place, True, None if width is None else 0
         if width is not None:
-            self.file = min(self.file, max(width - rest, 20))
-        self.place = place
+            self._fit(width)
+
+    def _fit(self, width: int) -> None:
+        """Shrink the columns until a row fits the terminal. If files are sorted, the runner-up gives way to the place.
+
+        The place of a file has its name in it, so that its column needs no more than that of the file.
+        """
+        numbers = len("  100.0 %")
+        self.label = min(self.label, LONGEST_LABEL)
+        if self.place is not None:
+            self.runner_up = False
+            rest = width - self.label - numbers - 2 * len("  ")
+            self.file = min(self.file, max(rest // 2, 10))
+            self.place_width = max(rest - self.file, 10)
+            return
+        if 2 * (self.label + numbers) + len("  ") + SHORTEST_FILE > width:
+            self.label = max((width - SHORTEST_FILE - len("  ") - 2 * numbers) // 2, 8)
+        self.file = min(self.file, max(width - 2 * (self.label + numbers) - 2 * len("  "), 10))
 
     def head(self) -> "Text":
         """The row of headings."""
@@ -181,11 +231,12 @@ class Rows:
             _cut_left(file, self.file),
             _cut_right(label, self.label),
             f"{first:>7}",
-            _cut_right(runner_up, self.label),
-            f"{second:>7}",
-            place,
+            _cut_right(runner_up, self.label) if self.runner_up else None,
+            f"{second:>7}" if self.runner_up else None,
+            _cut_left(place, self.place_width) if self.place_width else place,
         )
-        line = Text("  ").join(Text(text, style) for text, style in zip(texts, styles, strict=True))
+        shown = [Text(text, style) for text, style in zip(texts, styles, strict=True) if text is not None]
+        line = Text("  ").join(shown)
         line.rstrip()
         return line
 
@@ -277,8 +328,8 @@ class Tally:
             many = "picture looks" if self.looks_like_none == 1 else "pictures look"
             which = "it" if self.looks_like_none == 1 else "them"
             say(console, f"{self.looks_like_none:,} {many} like none of the classes. --reject labels {which} so.")
-        _print_list(console, "Could not be read; left where they are", self.unreadable)
-        _print_list(console, "Could not be moved or copied; left where they are", self.unmoved)
+        print_list(console, "Could not be read; left where they are", self.unreadable)
+        print_list(console, "Could not be moved or copied; left where they are", self.unmoved)
 
     def print_truth(self, console: "Console", most: int = 5) -> None:
         """Print the accuracy on pictures in folders that are named after a class, and the most frequent mistakes."""
@@ -303,12 +354,12 @@ class Tally:
 
 
 def say(console: "Console", text: str) -> None:
-    """Print one line without wrapping, markup or colour."""
-    console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
+    """Print text without markup or colour: wrapped between words on a terminal, otherwise as one line."""
+    console.print(visible(text), markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
-def _print_list(console: "Console", heading: str, lines: Sequence[str], most: int = 10) -> None:
-    """Print a heading and the first ``most`` lines."""
+def print_list(console: "Console", heading: str, lines: Sequence[str], most: int = 10) -> None:
+    """Print a heading with the number of lines, and the first ``most`` of them."""
     if lines:
         say(console, f"{heading} ({len(lines):,}):")
     for line in lines[:most]:

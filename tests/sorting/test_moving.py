@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deepbdc import sorting
-from deepbdc.sorting import Sorter, copy, find_pictures, folder_names, is_inside, move, safe_folder_name
+from deepbdc.sorting import Sorter, copy, find_pictures, folder_names, is_inside, move, moving, safe_folder_name
 
 
 def write(path: Path, content: str = "x") -> Path:
@@ -146,7 +145,7 @@ def test_the_new_name_is_on_the_disk_before_the_old_one_is_removed(
         monkeypatch.setattr(os, "link", no_links)
     calls: list[str] = []
     unlink = Path.unlink
-    monkeypatch.setattr(sorting, "sync_folder", lambda folder: calls.append(f"sync {folder.name}"))
+    monkeypatch.setattr(moving, "sync_folder", lambda folder: calls.append(f"sync {folder.name}"))
     monkeypatch.setattr(Path, "unlink", lambda path: (calls.append(f"remove {path.name}"), unlink(path))[1])
     move(source, target)
     assert calls[0] == "sync new"
@@ -156,7 +155,7 @@ def test_the_new_name_is_on_the_disk_before_the_old_one_is_removed(
 def test_a_failed_copy_leaves_the_original_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", no_links)
     source = write(tmp_path / "1.jpg", "content")
-    monkeypatch.setattr(sorting.shutil, "copyfileobj", lambda reader, writer: writer.write(b"conten"))
+    monkeypatch.setattr(moving.shutil, "copyfileobj", lambda reader, writer: writer.write(b"conten"))
     with pytest.raises(OSError, match=r"differs from .*1\.jpg"):
         move(source, tmp_path / "2.jpg")
     assert [file.name for file in tmp_path.iterdir()] == ["1.jpg"]
@@ -164,7 +163,7 @@ def test_a_failed_copy_leaves_the_original_and_nothing_else(tmp_path: Path, monk
     def interrupt(reader: object, writer: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sorting.shutil, "copyfileobj", interrupt)
+    monkeypatch.setattr(moving.shutil, "copyfileobj", interrupt)
     with pytest.raises(KeyboardInterrupt):
         copy(source, tmp_path / "2.jpg")
     assert [file.name for file in tmp_path.iterdir()] == ["1.jpg"]
