@@ -23,15 +23,21 @@ _ARGUMENTS = (
 
 
 @contextmanager
-def running_server() -> Iterator[str]:
-    """The address of a real server, started as ``deepbdc app`` starts it."""
-    code = "from deepbdc.commands.app import app; app(port=0)"
+def running_server(work: Path | None = None, port: int = 0) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """The address of a real server, started as ``deepbdc app`` starts it, and its process.
+
+    Args:
+        work: Where the page keeps its work; None keeps nothing.
+        port: The port to listen on; 0 chooses a free one.
+    """
+    keep = "keep=False" if work is None else f"work=pathlib.Path({str(work)!r})"
+    code = f"import pathlib; from deepbdc.commands.app import app; app(port={port}, open_browser=False, {keep})"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             line = server.stdout.readline()
             assert line.startswith("The page is at http://127.0.0.1:"), line
-            yield line.split()[-1]
+            yield line.split()[-1], server
         finally:
             server.terminate()
 

@@ -8,7 +8,9 @@ from starlette.testclient import TestClient
 from deepbdc import FewShotClassifier
 from deepbdc.app.limits import AppLimits
 from deepbdc.app.protection import Door
-from deepbdc.app.server import Service, create_app
+from deepbdc.app.server import create_app
+from deepbdc.app.service import Service
+from deepbdc.app.storage import Storage
 from tests.app.browsing import running_server
 from tests.app.drawing import picture
 
@@ -35,8 +37,8 @@ class Visit:
             assert self.upload(content, f"{name} {number}.png", class_id).status_code == 200
         return class_id
 
-    def upload(self, content: Any, name: str = "picture.png", class_id: str | None = None) -> Any:
-        query = {"name": name} | ({} if class_id is None else {"class_id": class_id})
+    def upload(self, content: Any, name: str = "picture.png", class_id: str | None = None, **more: str) -> Any:
+        query = {"name": name} | ({} if class_id is None else {"class_id": class_id}) | more
         return self.client.post("/api/pictures", params=query, content=content)
 
     def learn(self) -> tuple[str, str]:
@@ -61,8 +63,11 @@ def serve(template: FewShotClassifier) -> Iterator[Serve]:
     """Make a server, and return a function that makes clients for it. Each client has its own cookies."""
     with ExitStack() as stack:
 
-        def clients(limits: AppLimits | None = None, token: str | None = None) -> Callable[[], TestClient]:
-            server = create_app(Service(template, limits or AppLimits(), Door("127.0.0.1", 7860, token)))
+        def clients(
+            limits: AppLimits | None = None, token: str | None = None, storage: Storage | None = None
+        ) -> Callable[[], TestClient]:
+            door = Door("127.0.0.1", 7860, token)
+            server = create_app(Service(template, limits or AppLimits(), door, storage=storage))
             return lambda: stack.enter_context(closing(TestClient(server, base_url="http://127.0.0.1:7860")))
 
         yield clients
@@ -72,9 +77,16 @@ def serve(template: FewShotClassifier) -> Iterator[Serve]:
 def visiting(serve: Serve) -> Visiting:
     """Visit a new server with the given limits, or the server of another visitor."""
 
-    def visit(beside: Visit | None = None, limits: AppLimits | None = None) -> Visit:
-        client = serve(limits) if beside is None else beside.another_client
-        return Visit(client(), client)
+    def visit(
+        beside: Visit | None = None,
+        limits: AppLimits | None = None,
+        storage: Storage | None = None,
+        cookies: Any = None,
+    ) -> Visit:
+        client = serve(limits, storage=storage) if beside is None else beside.another_client
+        new = client()
+        new.cookies.update(cookies)
+        return Visit(new, client)
 
     return visit
 
@@ -88,5 +100,5 @@ def visit(visiting: Visiting) -> Visit:
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
     """The address of a real server."""
-    with running_server() as found:
+    with running_server() as (found, _):
         yield found

@@ -10,6 +10,7 @@ import pytest
 
 from deepbdc import FewShotClassifier
 from deepbdc.app.protection import Door
+from deepbdc.app.work import NewPicture
 from deepbdc.commands.app import _address, _service, app
 from deepbdc.errors import UserError
 from tests.app.drawing import picture
@@ -57,7 +58,7 @@ def test_every_visitor_starts_with_the_given_examples(tmp_path: Path) -> None:
     _, other = again.visitors.welcome()
     assert list(other.classes.values()) == ["disc", "stripes"]
     (image,) = service.template.embed([picture("disc", 2)])
-    other.add_picture(image, None)
+    other.add_picture(NewPicture(image), None)
     assert [prediction.label for prediction in other.predictions().values()] == ["disc"]
 
 

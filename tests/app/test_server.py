@@ -172,14 +172,16 @@ def test_results_as_files_are_defused_for_spreadsheets(visit: Visit) -> None:
     visit.client.patch(f"/api/pictures/{state['to_classify'][1]['id']}", json={"class_id": formula})
     answer = visit.client.get("/api/results.csv")
     assert "attachment" in answer.headers["content-disposition"]
-    header, first, second = csv.reader(io.StringIO(answer.text))
-    assert header == ["picture", "answer", "answered by", "probability of =1+1", "probability of stripes"]
-    assert first[:3] == ['\'@SUM(A1), "x".png', "stripes", "classifier"]
-    assert float(first[4]) > 0.5
-    assert second == ["'-cmd.png", "'=1+1", "person", "", ""]
+    assert answer.content.startswith(b"\xef\xbb\xbf"), "Excel needs a byte order mark"
+    first, second = csv.DictReader(io.StringIO(answer.content.decode("utf-8-sig")))
+    assert (first["file"], first["label"], first["answered_by"]) == ('\'@SUM(A1), "x".png', "stripes", "classifier")
+    assert float(first["probability"]) == float(first["probability of stripes"]) > 0.5
+    assert (second["file"], second["label"], second["answered_by"]) == ("'-cmd.png", "'=1+1", "person")
+    assert second["probability"] == second["probability of stripes"] == ""
     as_json = json.loads(visit.client.get("/api/results.json").text)
-    assert [entry["answer"] for entry in as_json] == ["stripes", "=1+1"]
-    assert set(as_json[0]["probabilities"]) == {"=1+1", "stripes"}
+    assert as_json["classes"] == ["=1+1", "stripes"]
+    assert [entry["label"] for entry in as_json["results"]] == ["stripes", "=1+1"]
+    assert set(as_json["results"][0]["probabilities"]) == {"=1+1", "stripes"}
 
 
 def test_the_classifier_is_saved_and_opened_again(visit: Visit, visiting: Visiting) -> None:
