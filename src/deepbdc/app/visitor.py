@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 from deepbdc.app.learning import LabelledImages, Learner
@@ -12,6 +13,7 @@ from deepbdc.estimator import NONE_OF_THESE, EmbeddedImage, Explanation, FewShot
 
 CONFIRM = "confirm"
 """Stands for the verdict that the answer of the classifier is right."""
+_EXPLANATIONS = 20  # that are kept for a moment
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Visitor(Work):
     ) -> None:
         super().__init__(limits, examples, shelf)
         self._learner = Learner(template)
+        self._explaining = Lock()
+        self._explanations: dict[tuple[int, str], tuple[Explanation, list[str]]] = {}
 
     # Answers
 
@@ -95,9 +99,16 @@ class Visitor(Work):
         ]
 
     def _explain(self, picture_id: str) -> tuple[Explanation, list[str]]:
-        with self.lock:
-            picture, (classifier, example_ids) = self.picture(picture_id), self._learn()
-        return classifier.explain(picture.image), example_ids
+        """The page asks for the heat map and for the examples at once; both are parts of one explanation."""
+        with self._explaining:
+            with self.lock:
+                key, picture = (self.lesson, picture_id), self.picture(picture_id)
+                classifier, example_ids = self._learn()
+            if key not in self._explanations:
+                if len(self._explanations) >= _EXPLANATIONS:
+                    self._explanations.clear()
+                self._explanations[key] = classifier.explain(picture.image), example_ids
+            return self._explanations[key]
 
     def expected(self) -> dict[str, Any]:
         """How often the answers should be right, as JSON values, with the ids of the classes."""
@@ -129,6 +140,7 @@ class Visitor(Work):
         """Drop the fitted classifier to save memory. It can be fitted again quickly."""
         if self.lock.acquire(blocking=False):
             self._learner.rest()
+            self._explanations = {}
             self.lock.release()
 
     # For the page
