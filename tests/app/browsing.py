@@ -20,6 +20,7 @@ _ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
+_CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 
 
 @contextmanager
@@ -44,10 +45,10 @@ def running_server(work: Path | None = None, port: int = 0) -> Iterator[tuple[st
 
 @contextmanager
 def running_browser() -> Iterator["Browser"]:
-    """Debian's Chromium without a window. It sends no requests to the internet by itself."""
+    """Debian's Chromium without a window, with a camera that sees a test picture. It sends no requests by itself."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(_ARGUMENTS))
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*_ARGUMENTS, *_CAMERA])
         yield browser
         browser.close()

@@ -1,6 +1,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 from starlette.testclient import TestClient
@@ -11,8 +12,11 @@ from deepbdc.app.protection import Door
 from deepbdc.app.server import create_app
 from deepbdc.app.service import Service
 from deepbdc.app.storage import Storage
-from tests.app.browsing import running_server
+from tests.app.browsing import running_browser, running_server
 from tests.app.drawing import picture
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page, Request
 
 
 class Visit:
@@ -102,3 +106,38 @@ def address() -> Iterator[str]:
     """The address of a real server."""
     with running_server() as (found, _):
         yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    with running_browser() as running:
+        yield running
+
+
+@pytest.fixture
+def open_page(browser: "Browser", address: str) -> Iterator[Callable[..., "Page"]]:
+    """Open the page as a new visitor. The page must not contact other machines, and no script may fail."""
+    contexts: list[BrowserContext] = []
+    asked: list[str] = []
+    errors: list[str] = []
+
+    def note(request: "Request") -> None:
+        if not request.url.startswith(("data:", "blob:")):
+            asked.append(str(urlsplit(request.url).hostname))
+
+    def opened(width: int = 1280, height: int = 900, at: str = address, **options: Any) -> "Page":
+        context = browser.new_context(viewport={"width": width, "height": height}, accept_downloads=True, **options)
+        contexts.append(context)
+        context.on("request", note)
+        page = context.new_page()
+        page.set_default_timeout(120_000)  # a busy machine receives large files slowly
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(at)
+        page.get_by_role("heading", name="Three steps, and no training").wait_for()
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert set(asked) == {"127.0.0.1"}
+    assert not errors

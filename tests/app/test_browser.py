@@ -1,122 +1,28 @@
 """The page in a real browser with a real server, from the empty page to the saved classifier."""
 
-import base64
 import csv
 import io
-import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
-
-import pytest
 
 from deepbdc import FewShotClassifier
-from tests.app.browsing import CHROMIUM, running_browser
+from tests.app.actions import (
+    BROWSER,
+    Open,
+    add_class,
+    ask,
+    card,
+    class_card,
+    drop_files,
+    expect,
+    file,
+    label,
+    learn,
+    sideways,
+    thumbs,
+)
 from tests.app.drawing import picture
 
-if not os.environ.get("CI"):  # in CI, a missing browser is an error
-    if not CHROMIUM.exists():
-        pytest.skip(f"there is no {CHROMIUM}: apt-get install chromium", allow_module_level=True)
-    pytest.importorskip("playwright", reason="there is no playwright: pip install -c constraints.txt playwright")
-
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request, expect
-
-expect.set_options(timeout=60_000)
-
-Open = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as running:
-        yield running
-
-
-@pytest.fixture
-def open_page(browser: Browser, address: str) -> Iterator[Open]:
-    """Open the page as a new visitor. The page must not contact other machines, and no script may fail."""
-    contexts: list[BrowserContext] = []
-    asked: list[str] = []
-    errors: list[str] = []
-
-    def note(request: Request) -> None:
-        if not request.url.startswith(("data:", "blob:")):
-            asked.append(str(urlsplit(request.url).hostname))
-
-    def opened(width: int = 1280, height: int = 900) -> Page:
-        context = browser.new_context(viewport={"width": width, "height": height}, accept_downloads=True)
-        contexts.append(context)
-        context.on("request", note)
-        page = context.new_page()
-        page.set_default_timeout(120_000)  # a busy machine receives large files slowly
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(address)
-        expect(page.get_by_role("heading", name="Three steps, and no training")).to_be_visible()
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert set(asked) == {"127.0.0.1"}
-    assert not errors
-
-
-def file(kind: str, seed: int) -> dict[str, object]:
-    return {"name": f"{kind} {seed}.png", "mimeType": "image/png", "buffer": picture(kind, seed)}
-
-
-def add_class(page: Page, name: str, *files: dict[str, object]) -> None:
-    page.get_by_label("Name of a new class").fill(name)
-    page.keyboard.press("Enter")
-    expect(page.get_by_label(f"Add pictures to {name}")).to_be_attached()
-    if files:
-        page.get_by_label(f"Add pictures to {name}").set_input_files(list(files))
-        expect(thumbs(page, name)).to_have_count(len(files))
-
-
-def class_card(page: Page, name: str) -> Locator:
-    return page.locator(".class", has=page.get_by_label(f"Add pictures to {name}"))
-
-
-def thumbs(page: Page, name: str) -> Locator:
-    return class_card(page, name).locator(".thumb")
-
-
-def ask(page: Page, *files: dict[str, object]) -> None:
-    page.get_by_label("Choose pictures").set_input_files(list(files))
-
-
-def card(page: Page, file_name: str) -> Locator:
-    return page.locator(".question", has_text=file_name)
-
-
-def label(page: Page, file_name: str) -> Locator:
-    return card(page, file_name).locator(".label")
-
-
-def learn(page: Page) -> None:
-    add_class(page, "disc", file("disc", 1), file("disc", 2))
-    add_class(page, "stripes", file("stripes", 1), file("stripes", 2))
-
-
-def drop_files(page: Page, target: str, files: list[dict[str, object]], event: str) -> None:
-    """Send the event that the browser sends when a person drops or pastes files."""
-    sent = [[entry["name"], base64.b64encode(bytes(entry["buffer"])).decode()] for entry in files]  # type: ignore[arg-type]
-    page.evaluate(
-        """([target, sent, kind]) => {
-            const data = new DataTransfer();
-            for (const [name, content] of sent) {
-                const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
-                data.items.add(new File([bytes], name, { type: "image/png" }));
-            }
-            const options = { bubbles: true, cancelable: true };
-            const event = kind === "paste"
-                ? new ClipboardEvent("paste", { ...options, clipboardData: data })
-                : new DragEvent("drop", { ...options, dataTransfer: data });
-            document.querySelector(target).dispatchEvent(event);
-        }""",
-        [target, sent, event],
-    )
+pytestmark = BROWSER
 
 
 def test_from_the_empty_page_to_the_saved_classifier(open_page: Open, tmp_path: Path) -> None:
@@ -194,7 +100,7 @@ def test_unreadable_and_large_files_are_named_and_the_others_are_added(open_page
     large = {"name": "large.png", "mimeType": "image/png", "buffer": b"\0" * (10 * 2**20 + 1)}
     page.get_by_label("Add pictures to disc").set_input_files([file("disc", 1), broken, large, file("disc", 2)])
     alert = page.locator("#problems")
-    expect(alert).to_contain_text("2 pictures left out")
+    expect(alert).to_contain_text("2 files left out")
     expect(alert.locator("li").first).to_contain_text("<b>broken & bad.jpg: not a readable image")
     expect(alert.locator("li").nth(1)).to_contain_text("large.png: This file has 10.0 MB")
     expect(thumbs(page, "disc")).to_have_count(2)
@@ -257,8 +163,7 @@ def test_two_visitors_at_once_do_not_mix(open_page: Open) -> None:
 
 def test_a_phone_shows_everything_without_scrolling_sideways(open_page: Open) -> None:
     page = open_page(width=375, height=812)
-    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert page.evaluate(overflow) == 0
+    assert sideways(page) == 0
     page.get_by_role("button", name="Try it with drawn fruit").click()
     expect(page.locator(".question")).to_have_count(7)
     expect(page.locator(".question .label").first).to_have_text("None of these")
@@ -269,9 +174,9 @@ def test_a_phone_shows_everything_without_scrolling_sideways(open_page: Open) ->
     page.get_by_label("Name of the class").first.fill("W" * 60)
     page.get_by_label("Name of the class").first.press("Enter")
     expect(page.locator(".question .label").first).to_have_text("W" * 60)
-    assert page.evaluate(overflow) == 0
+    assert sideways(page) == 0
     page.locator(".thumb button").first.click()
     expect(page.get_by_role("dialog")).to_be_visible()
-    assert page.evaluate(overflow) == 0
+    assert sideways(page) == 0
     page.get_by_role("dialog").get_by_role("button", name="Pictures to classify").click()
     expect(page.locator(".question")).to_have_count(8)

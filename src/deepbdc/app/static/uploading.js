@@ -35,7 +35,7 @@ class Upload {
     this.show();
     try {
       await this.makeClasses();
-      const jobs = this.files.map((entry) => ({ ...entry, pictureId: randomId() }));
+      const jobs = this.files.map((entry, place) => ({ ...entry, place, pictureId: randomId() }));
       await Promise.all(Array.from({ length: LANES }, () => this.lane(jobs)));
     } catch (error) {
       this.problems.push(error.message);
@@ -80,7 +80,7 @@ class Upload {
         this.added += 1;
       } catch (error) {
         const { name } = job.file;
-        this.problems.push(error.message.startsWith(name) ? error.message : `${name}: ${error.message}`);
+        this.problems[job.place] = error.message.startsWith(name) ? error.message : `${name}: ${error.message}`;
         if ([404, 409, 507].includes(error.status)) this.stopped = true; // the remaining files would fail, too
       }
       this.done += 1;
@@ -125,10 +125,11 @@ class Upload {
 
   report() {
     const missing = this.files.length - this.added;
-    const problems = [...this.problems];
-    if (this.others) problems.push(`${plural(this.others, "other file is", "other files are")} no pictures.`);
-    if (this.stopped && !this.problems.length) say(`Stopped. ${plural(this.added, "picture")} added.`);
-    showProblems(missing || this.problems.length ? `${plural(missing, "picture")} left out` : "Other files left out", problems);
+    const problems = this.problems.filter(Boolean); // in the order of the files
+    if (this.stopped && !problems.length) say(`Stopped. ${plural(this.added, "picture")} added.`);
+    if (this.others) problems.push(`${plural(this.others, "file is no picture", "files are no pictures")}.`);
+    if (problems.length) showProblems(`${plural(missing + this.others, "file")} left out`, problems);
+    else showProblems("", []);
     if (!this.added || this.stopped) return;
     const target = this.page.nameOf(this.files[0].classId);
     const same = this.files.every((entry) => entry.classId === this.files[0].classId);
