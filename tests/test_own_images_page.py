@@ -38,7 +38,8 @@ def run_app(command: list[str]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    program = [str(Path(sys.executable).with_name("deepbdc")), *command[1:], "--port", str(port)]
+    options = ["--port", str(port), "--no-open", "--no-keep"]
+    program = [str(Path(sys.executable).with_name("deepbdc")), *command[1:], *options]
     process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         for _ in range(600):
