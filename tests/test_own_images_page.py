@@ -38,7 +38,8 @@ def run_server(command: list[str], expected: bytes) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    program = [sys.executable, "-m", "deepbdc", *command[1:], "--port", str(port)]
+    options = ["--no-open", "--no-keep"] if "app" in command else []
+    program = [sys.executable, "-m", "deepbdc", *command[1:], "--port", str(port), *options]
     process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         for _ in range(600):

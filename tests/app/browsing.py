@@ -20,28 +20,35 @@ _ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
+_CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 
 
 @contextmanager
-def running_server() -> Iterator[str]:
-    """The address of a real server, started as ``deepbdc app`` starts it."""
-    code = "from deepbdc.commands.app import app; app(port=0)"
+def running_server(work: Path | None = None, port: int = 0) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """The address of a real server, started as ``deepbdc app`` starts it, and its process.
+
+    Args:
+        work: Where the page keeps its work; None keeps nothing.
+        port: The port to listen on; 0 chooses a free one.
+    """
+    keep = "keep=False" if work is None else f"work=pathlib.Path({str(work)!r})"
+    code = f"import pathlib; from deepbdc.commands.app import app; app(port={port}, open_browser=False, {keep})"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             line = server.stdout.readline()
             assert line.startswith("The page is at http://127.0.0.1:"), line
-            yield line.split()[-1]
+            yield line.split()[-1], server
         finally:
             server.terminate()
 
 
 @contextmanager
 def running_browser() -> Iterator["Browser"]:
-    """Debian's Chromium without a window. It sends no requests to the internet by itself."""
+    """Debian's Chromium without a window, with a camera that sees a test picture. It sends no requests by itself."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(_ARGUMENTS))
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*_ARGUMENTS, *_CAMERA])
         yield browser
         browser.close()

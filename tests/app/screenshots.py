@@ -35,7 +35,7 @@ def take(browser: Browser, address: str, path: Path, size: tuple[int, int], sche
 
 def main(folder: str) -> None:
     """Take all screenshots."""
-    with running_server() as address, running_browser() as browser:
+    with running_server() as (address, _), running_browser() as browser:
         take(browser, address, Path(folder, "app_light.png"), (1280, 1300), "light")
         take(browser, address, Path(folder, "app_dark.png"), (1280, 1300), "dark")
         take(browser, address, Path(folder, "app_phone.png"), (375, 2000), "light")

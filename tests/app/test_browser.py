@@ -1,122 +1,28 @@
 """The page in a real browser with a real server, from the empty page to the saved classifier."""
 
-import base64
 import csv
 import io
-import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
-
-import pytest
 
 from deepbdc import FewShotClassifier
-from tests.app.browsing import CHROMIUM, running_browser
+from tests.app.actions import (
+    BROWSER,
+    Open,
+    add_class,
+    ask,
+    card,
+    class_card,
+    drop_files,
+    expect,
+    file,
+    label,
+    learn,
+    sideways,
+    thumbs,
+)
 from tests.app.drawing import picture
 
-if not os.environ.get("CI"):  # in CI, a missing browser is an error
-    if not CHROMIUM.exists():
-        pytest.skip(f"there is no {CHROMIUM}: apt-get install chromium", allow_module_level=True)
-    pytest.importorskip("playwright", reason="there is no playwright: pip install -c constraints.txt playwright")
-
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request, expect
-
-expect.set_options(timeout=60_000)
-
-Open = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as running:
-        yield running
-
-
-@pytest.fixture
-def open_page(browser: Browser, address: str) -> Iterator[Open]:
-    """Open the page as a new visitor. The page must not contact other machines, and no script may fail."""
-    contexts: list[BrowserContext] = []
-    asked: list[str] = []
-    errors: list[str] = []
-
-    def note(request: Request) -> None:
-        if not request.url.startswith(("data:", "blob:")):
-            asked.append(str(urlsplit(request.url).hostname))
-
-    def opened(width: int = 1280, height: int = 900) -> Page:
-        context = browser.new_context(viewport={"width": width, "height": height}, accept_downloads=True)
-        contexts.append(context)
-        context.on("request", note)
-        page = context.new_page()
-        page.set_default_timeout(120_000)  # a busy machine receives large files slowly
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(address)
-        expect(page.get_by_role("heading", name="Three steps, and no training")).to_be_visible()
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert set(asked) == {"127.0.0.1"}
-    assert not errors
-
-
-def file(kind: str, seed: int) -> dict[str, object]:
-    return {"name": f"{kind} {seed}.png", "mimeType": "image/png", "buffer": picture(kind, seed)}
-
-
-def add_class(page: Page, name: str, *files: dict[str, object]) -> None:
-    page.get_by_label("Name of a new class").fill(name)
-    page.keyboard.press("Enter")
-    expect(page.get_by_label(f"Add pictures to {name}")).to_be_attached()
-    if files:
-        page.get_by_label(f"Add pictures to {name}").set_input_files(list(files))
-        expect(thumbs(page, name)).to_have_count(len(files))
-
-
-def class_card(page: Page, name: str) -> Locator:
-    return page.locator(".class", has=page.get_by_label(f"Add pictures to {name}"))
-
-
-def thumbs(page: Page, name: str) -> Locator:
-    return class_card(page, name).locator(".thumb")
-
-
-def ask(page: Page, *files: dict[str, object]) -> None:
-    page.get_by_label("Choose pictures").set_input_files(list(files))
-
-
-def card(page: Page, file_name: str) -> Locator:
-    return page.locator(".question", has_text=file_name)
-
-
-def label(page: Page, file_name: str) -> Locator:
-    return card(page, file_name).locator(".label")
-
-
-def learn(page: Page) -> None:
-    add_class(page, "disc", file("disc", 1), file("disc", 2))
-    add_class(page, "stripes", file("stripes", 1), file("stripes", 2))
-
-
-def drop_files(page: Page, target: str, files: list[dict[str, object]], event: str) -> None:
-    """Send the event that the browser sends when a person drops or pastes files."""
-    sent = [[entry["name"], base64.b64encode(bytes(entry["buffer"])).decode()] for entry in files]  # type: ignore[arg-type]
-    page.evaluate(
-        """([target, sent, kind]) => {
-            const data = new DataTransfer();
-            for (const [name, content] of sent) {
-                const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
-                data.items.add(new File([bytes], name, { type: "image/png" }));
-            }
-            const options = { bubbles: true, cancelable: true };
-            const event = kind === "paste"
-                ? new ClipboardEvent("paste", { ...options, clipboardData: data })
-                : new DragEvent("drop", { ...options, dataTransfer: data });
-            document.querySelector(target).dispatchEvent(event);
-        }""",
-        [target, sent, event],
-    )
+pytestmark = BROWSER
 
 
 def test_from_the_empty_page_to_the_saved_classifier(open_page: Open, tmp_path: Path) -> None:
@@ -149,15 +55,15 @@ def test_from_the_empty_page_to_the_saved_classifier(open_page: Open, tmp_path: 
     card(page, "disc 8.png").locator(".move").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_be_visible()
-    expect(page.get_by_role("dialog").get_by_role("button", name="disc", exact=True)).to_be_focused()
+    expect(page.get_by_role("dialog").locator(".choices button").first).to_be_focused()
     page.keyboard.press("Enter")
     expect(thumbs(page, "disc")).to_have_count(3)
-    expect(card(page, "cross 2.png").locator(".move")).to_be_focused()
+    expect(page.locator(".question:focus")).to_have_count(1)
 
     # The classifier and the answers are saved.
     page.get_by_text("Files", exact=True).click()
     with page.expect_download() as download:
-        page.get_by_role("link", name="Save the classifier").click()
+        page.get_by_role("link", name="For deepbdc (safetensors)").click()
     download.value.save_as(tmp_path / "saved.safetensors")
     loaded = FewShotClassifier.load(tmp_path / "saved.safetensors")
     assert loaded.classes_.tolist() == ["cross", "disc", "stripes"]
@@ -165,9 +71,9 @@ def test_from_the_empty_page_to_the_saved_classifier(open_page: Open, tmp_path: 
     assert loaded.predict([picture("cross", 9), picture("disc", 9)]).tolist() == ["cross", "disc"]
     page.get_by_text("Files", exact=True).click()
     with page.expect_download() as download:
-        page.get_by_role("link", name="Save the results (CSV)").click()
-    rows = list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text())))
-    assert {row["picture"]: (row["answer"], row["answered by"]) for row in rows} == {
+        page.get_by_role("link", name="Table for Excel (CSV)").click()
+    rows = list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text("utf-8-sig"))))
+    assert {row["file"]: (row["label"], row["answered_by"]) for row in rows} == {
         "stripes 7.png": ("stripes", "classifier"),
         "cross 2.png": ("cross", "classifier"),
         "cross 1.png": ("cross", "person"),
@@ -193,7 +99,7 @@ def test_unreadable_and_large_files_are_named_and_the_others_are_added(open_page
     broken = {"name": "<b>broken & bad.jpg", "mimeType": "image/jpeg", "buffer": b"no picture at all"}
     large = {"name": "large.png", "mimeType": "image/png", "buffer": b"\0" * (10 * 2**20 + 1)}
     page.get_by_label("Add pictures to disc").set_input_files([file("disc", 1), broken, large, file("disc", 2)])
-    alert = page.get_by_role("alert")
+    alert = page.locator("#problems")
     expect(alert).to_contain_text("2 files left out")
     expect(alert.locator("li").first).to_contain_text("<b>broken & bad.jpg: not a readable image")
     expect(alert.locator("li").nth(1)).to_contain_text("large.png: This file has 10.0 MB")
@@ -232,9 +138,11 @@ def test_classes_are_renamed_and_removed_by_keyboard(open_page: Open) -> None:
     expect(page.get_by_role("alert")).to_contain_text("already")
     expect(field.nth(1)).to_have_value("other")
     page.get_by_role("button", name=f"Remove the class {name}").press("Enter")
-    expect(page.get_by_role("dialog")).to_contain_text("with 1 picture?")
-    page.get_by_role("button", name="Remove class").press("Enter")
     expect(page.locator(".class")).to_have_count(1)
+    expect(page.get_by_role("button", name=f"Undo removing {name}")).to_be_enabled()
+    page.keyboard.press("Control+z")
+    expect(page.locator(".class")).to_have_count(2)
+    expect(thumbs(page, name)).to_have_count(1)
 
 
 def test_two_visitors_at_once_do_not_mix(open_page: Open) -> None:
@@ -255,19 +163,20 @@ def test_two_visitors_at_once_do_not_mix(open_page: Open) -> None:
 
 def test_a_phone_shows_everything_without_scrolling_sideways(open_page: Open) -> None:
     page = open_page(width=375, height=812)
-    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert page.evaluate(overflow) == 0
+    assert sideways(page) == 0
     page.get_by_role("button", name="Try it with drawn fruit").click()
     expect(page.locator(".question")).to_have_count(7)
+    expect(page.locator(".question .label").first).to_have_text("None of these")
+    page.get_by_label("Order").select_option("As added")
     expect(page.locator(".question .label")).to_have_text(
         ["apple", "banana", "grapes", "apple", "None of these", "banana", "grapes"]
     )
     page.get_by_label("Name of the class").first.fill("W" * 60)
     page.get_by_label("Name of the class").first.press("Enter")
     expect(page.locator(".question .label").first).to_have_text("W" * 60)
-    assert page.evaluate(overflow) == 0
+    assert sideways(page) == 0
     page.locator(".thumb button").first.click()
     expect(page.get_by_role("dialog")).to_be_visible()
-    assert page.evaluate(overflow) == 0
+    assert sideways(page) == 0
     page.get_by_role("dialog").get_by_role("button", name="Pictures to classify").click()
     expect(page.locator(".question")).to_have_count(8)

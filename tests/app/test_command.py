@@ -2,6 +2,7 @@
 
 import http.client
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -10,6 +11,9 @@ import pytest
 
 from deepbdc import FewShotClassifier
 from deepbdc.app.protection import Door
+from deepbdc.app.storage import Storage
+from deepbdc.app.work import NewPicture
+from deepbdc.commands import app as commands
 from deepbdc.commands.app import _address, _service, app
 from deepbdc.errors import UserError
 from tests.app.drawing import picture
@@ -57,7 +61,7 @@ def test_every_visitor_starts_with_the_given_examples(tmp_path: Path) -> None:
     _, other = again.visitors.welcome()
     assert list(other.classes.values()) == ["disc", "stripes"]
     (image,) = service.template.embed([picture("disc", 2)])
-    other.add_picture(image, None)
+    other.add_picture(NewPicture(image), None)
     assert [prediction.label for prediction in other.predictions().values()] == ["disc"]
 
 
@@ -97,3 +101,67 @@ def test_an_endless_upload_is_stopped(address: str) -> None:
     else:
         assert connection.getresponse().status == 413
     assert sent < 100, "the server read far more than the 10 MB that it accepts"
+
+
+Starting = Callable[..., tuple[Storage, list[str]]]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Starting:
+    """Start the command up to the point where the server would run. Return the storage, and what was opened."""
+
+    def start(**options: object) -> tuple[Storage, list[str]]:
+        opened: list[str] = []
+        found: list[Storage] = []
+
+        def service(door: Door, examples: object, storage: Storage) -> object:
+            assert storage.root.is_dir() or storage.lasting
+            found.append(storage)
+            return object()
+
+        def serve(service: object, listening: object, address: str | None) -> None:
+            if address is not None:
+                commands._open(address)
+
+        class AtOnce:
+            def __init__(self, target: Callable[..., object], args: tuple[str], daemon: bool) -> None:
+                self.start = lambda: target(*args)
+
+        monkeypatch.setattr(commands, "_service", service)
+        monkeypatch.setattr(commands, "_serve", serve)
+        monkeypatch.setattr(commands, "Thread", AtOnce)
+        monkeypatch.setattr(commands.webbrowser, "open", opened.append)
+        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+        app(port=0, **options)  # type: ignore[arg-type]
+        return found[0], opened
+
+    return start
+
+
+def test_the_browser_opens_by_itself_if_there_is_a_screen(
+    started: Starting, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("DISPLAY", ":0")
+    _, (address,) = started()
+    assert address in capsys.readouterr().out
+    assert started(open_browser=False)[1] == []
+    assert started(host="0.0.0.0", token="auto")[1] == [], "a server for others has no person in front of it"
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    assert started()[1] == []
+
+
+def test_where_the_work_is_kept(started: Starting, tmp_path: Path) -> None:
+    usual, _ = started()
+    assert (usual.root.is_relative_to(tmp_path / "data"), usual.lasting) == (True, True)
+    others, _ = started(examples=tmp_path)
+    assert others.root != usual.root, "what began with other examples is not shown"
+    chosen, _ = started(work=tmp_path / "mine", host="0.0.0.0", token="auto")
+    assert (chosen.root.parent, chosen.lasting) == (tmp_path / "mine", True)
+    for options in ({"keep": False}, {"host": "0.0.0.0", "token": "auto"}):
+        passing, _ = started(**options)
+        assert not passing.lasting
+        assert not passing.root.exists(), "it is deleted at the end"
+    with pytest.raises(UserError, match="give one of them"):
+        started(work=tmp_path, keep=False)

@@ -5,6 +5,7 @@ import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from PIL import Image
 
 from deepbdc import FewShotClassifier, weight_files
 from deepbdc.app.limits import AppLimits
+from deepbdc.errors import UserError
 from tests.app.conftest import Visit, Visiting
 from tests.app.drawing import picture
 
@@ -172,14 +174,75 @@ def test_results_as_files_are_defused_for_spreadsheets(visit: Visit) -> None:
     visit.client.patch(f"/api/pictures/{state['to_classify'][1]['id']}", json={"class_id": formula})
     answer = visit.client.get("/api/results.csv")
     assert "attachment" in answer.headers["content-disposition"]
-    header, first, second = csv.reader(io.StringIO(answer.text))
-    assert header == ["picture", "answer", "answered by", "probability of =1+1", "probability of stripes"]
-    assert first[:3] == ['\'@SUM(A1), "x".png', "stripes", "classifier"]
-    assert float(first[4]) > 0.5
-    assert second == ["'-cmd.png", "'=1+1", "person", "", ""]
+    assert answer.content.startswith(b"\xef\xbb\xbf"), "Excel needs a byte order mark"
+    first, second = csv.DictReader(io.StringIO(answer.content.decode("utf-8-sig")))
+    assert (first["file"], first["label"], first["answered_by"]) == ('\'@SUM(A1), "x".png', "stripes", "classifier")
+    assert float(first["probability"]) == float(first["probability of stripes"]) > 0.5
+    assert (second["file"], second["label"], second["answered_by"]) == ("'-cmd.png", "'=1+1", "person")
+    assert second["probability"] == second["probability of stripes"] == ""
     as_json = json.loads(visit.client.get("/api/results.json").text)
-    assert [entry["answer"] for entry in as_json] == ["stripes", "=1+1"]
-    assert set(as_json[0]["probabilities"]) == {"=1+1", "stripes"}
+    assert as_json["classes"] == ["=1+1", "stripes"]
+    assert [entry["label"] for entry in as_json["results"]] == ["stripes", "=1+1"]
+    assert set(as_json["results"][0]["probabilities"]) == {"=1+1", "stripes"}
+
+
+def test_the_classifier_as_onnx(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+    visit.learn()
+    monkeypatch.setattr(FewShotClassifier, "to_onnx", lambda self, path: Path(path).write_text(str(self.classes_)))
+    answer = visit.client.get("/api/classifier.onnx")
+    assert (answer.text, answer.headers["content-disposition"]) == (
+        "['disc' 'stripes']",
+        'attachment; filename="classifier.onnx"',
+    )
+
+    def missing(*_: object) -> None:
+        raise UserError("onnx is not installed: pip install 'deepbdc[onnx]'")
+
+    monkeypatch.setattr(FewShotClassifier, "to_onnx", missing)
+    answer = visit.client.get("/api/classifier.onnx")
+    assert (answer.status_code, answer.json()["error"][:21]) == (400, "onnx is not installed")
+
+
+def test_results_as_a_zip_and_for_label_studio(visit: Visit) -> None:
+    disc, _ = visit.learn()
+    names = ["a.png", "A.PNG", "con.png", "unsure.png"]
+    ids = [visit.upload(picture("disc", seed), name).json()["added"] for seed, name in enumerate(names, 5)]
+    visit.client.patch(f"/api/pictures/{ids[1]}", json={"class_id": disc})
+    visit.client.post("/api/verdicts", json={"pictures": ids[3:], "verdict": "none"})
+    with ZipFile(io.BytesIO(visit.client.get("/api/results.zip").content)) as file:
+        places = set(file.namelist()) - {"results.csv"}
+        assert places == {"disc/a.png", "disc/A (2).PNG", "disc/con.png_", "none of these/unsure.png"}
+        assert file.read("none of these/unsure.png") != b""
+        rows = list(csv.DictReader(io.StringIO(file.read("results.csv").decode("utf-8-sig"))))
+    assert {row["place"] for row in rows} == places
+    assert {row["file"]: row["answered_by"] for row in rows} == {
+        "a.png": "classifier",
+        "A.PNG": "person",
+        "con.png": "classifier",
+        "unsure.png": "person",
+    }
+    tasks = {task["data"]["file"]: task for task in visit.client.get("/api/label-studio.json").json()}
+    assert tasks["a.png"]["data"]["image"] == "/data/local-files/?d=disc/a.png"
+    assert "annotations" not in tasks["a.png"]
+    guess = tasks["a.png"]["predictions"][0]
+    assert guess["result"][0]["value"] == {"choices": ["disc"]}
+    assert 0.5 < guess["score"] <= 1
+    assert tasks["unsure.png"]["annotations"][0]["result"][0]["value"] == {"choices": ["none of these"]}
+    assert "predictions" not in tasks["A.PNG"]
+
+
+def test_the_accuracy_to_expect_comes_from_held_out_examples(visit: Visit) -> None:
+    empty = visit.client.get("/api/expected").json()
+    assert (empty["tested"], empty["low"], empty["high"]) == (0, 0, 1)
+    disc = visit.add_class("disc", *(picture("disc", seed) for seed in range(3)))
+    visit.upload(picture("disc", 0), "copy.png", disc)
+    stripes = visit.add_class("stripes", picture("stripes", 1), picture("stripes", 2), picture("disc", 9))
+    visit.add_class("single", picture("cross", 1))
+    found = visit.client.get("/api/expected").json()
+    assert found["tested"] == 6, "neither the copy nor the only picture of a class is held out"
+    assert found["classes"][disc] == {"tested": 3, "right": 3}
+    assert found["classes"][stripes]["right"] < 3, "a disc among the stripes is not recognised as stripes"
+    assert found["low"] < found["right"] / 6 < found["high"]
 
 
 def test_the_classifier_is_saved_and_opened_again(visit: Visit, visiting: Visiting) -> None:

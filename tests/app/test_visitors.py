@@ -4,8 +4,10 @@ import pytest
 
 from deepbdc import FewShotClassifier
 from deepbdc.app.limits import AppLimits
-from deepbdc.app.visitor import Visitor, distinct_names
+from deepbdc.app.names import distinct_names
+from deepbdc.app.visitor import Visitor
 from deepbdc.app.visitors import Visitors
+from deepbdc.app.work import NewPicture
 from tests.app.drawing import picture
 
 
@@ -25,7 +27,7 @@ def clock() -> Clock:
 @pytest.fixture
 def visitors(template: FewShotClassifier, clock: Clock) -> Visitors:
     limits = AppLimits(visitors=3, idle_seconds=60, fitted=1)
-    return Visitors(lambda: Visitor(template, limits), limits, clock)
+    return Visitors(lambda _: Visitor(template, limits), limits, clock)
 
 
 def test_the_visitor_with_the_oldest_request_is_forgotten(visitors: Visitors) -> None:
@@ -66,7 +68,7 @@ def test_only_the_latest_visitors_keep_their_fitted_classifier(visitors: Visitor
     for _ in range(2):
         visitor_id, visitor = visitors.welcome()
         for image, name in zip(images, ("disc", "stripes"), strict=True):
-            visitor.add_picture(image, visitor.add_class(name))
+            visitor.add_picture(NewPicture(image), visitor.add_class(name))
         ids.append(visitor_id)
     first = visitors.find(ids[0])
     assert first is not None
@@ -99,5 +101,5 @@ def test_examples_whose_classes_differ_in_case_only(template: FewShotClassifier)
     images = template.embed([picture("disc", 0), picture("stripes", 0)])
     visitor = Visitor(template, AppLimits(), list(zip(images, ["Apple", "apple"], strict=True)))
     assert list(visitor.classes.values()) == ["Apple", "apple (2)"]
-    visitor.replace(list(zip(images, ["pear", "Pear"], strict=True)))
+    visitor.replace(list(zip(map(NewPicture, images), ["pear", "Pear"], strict=True)))
     assert list(visitor.classes.values()) == ["pear", "Pear (2)"]

@@ -9,7 +9,8 @@ MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class AppLimits:
-    """What the web page accepts. It keeps all pictures in memory, so these numbers bound the memory that it needs."""
+    """What the web page accepts. It keeps a small copy of every picture in memory, so
+    these numbers bound the memory that it needs."""
 
     pictures: int = 200
     """Pictures per visitor."""
@@ -30,7 +31,17 @@ class AppLimits:
     fitted: int = 20
     """Visitors whose fitted classifier stays in memory. For others it is fitted again when they return."""
     idle_seconds: float = 6 * 3600
-    """The server forgets a visitor who sends no request for this long."""
+    """The server forgets a visitor who sends no request for this long, unless their work is kept on disk."""
+    undo_steps: int = 30
+    """Actions that a visitor can undo."""
+    stored_bytes: int = 4 * 1024 * MEGABYTE
+    """Size of all files of all visitors on disk."""
+    keep_days: float = 365
+    """Work on disk is deleted after so many days without a visit."""
+
+
+AT_HOME = AppLimits(pictures=500, stored_bytes=20 * 1024 * MEGABYTE)
+"""For a page that only this computer can open: the visitors are the person who owns it."""
 
 
 class Refused(UserError):

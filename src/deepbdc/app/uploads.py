@@ -1,4 +1,4 @@
-"""Decodes the pictures and classifiers that visitors upload. Uploads are not trusted and never written to disk."""
+"""Decodes the pictures and classifiers that visitors upload. Uploads are not trusted."""
 
 import io
 from collections.abc import Mapping
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from deepbdc import weight_files
+from deepbdc.app.learning import LabelledImages, like
 from deepbdc.app.limits import AppLimits, Refused
-from deepbdc.app.visitor import LabelledImages, like, tidy_name
+from deepbdc.app.names import title_of
 from deepbdc.data.images import BadImage, load_image
 from deepbdc.estimator import EmbeddedImage, FewShotClassifier
 from deepbdc.own_images.pictures import thumbnail
@@ -20,14 +21,8 @@ if TYPE_CHECKING:
 
 # Only formats that Pillow decodes itself. For others, like EPS, it would start external programs.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
-_LONGEST_TITLE = 100
 _FILE = Path("the file")
 _OTHER_NETWORK = "This classifier was made with another network, or with other settings, than this server uses."
-
-
-def title_of(name: str) -> str:
-    """The last part of a path, cleaned for display."""
-    return tidy_name(name.replace("\\", "/").rpartition("/")[2], _LONGEST_TITLE) or "picture"
 
 
 def embed(classifier: FewShotClassifier, content: bytes, name: str, limits: AppLimits) -> EmbeddedImage:

@@ -1,11 +1,17 @@
 """``deepbdc app``: the web page."""
 
+import hashlib
+import os
 import secrets
 import socket
+import sys
 import warnings
-from contextlib import suppress
+import webbrowser
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -14,8 +20,11 @@ from deepbdc._optional import require
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from deepbdc.app.protection import Door
-    from deepbdc.app.server import Service
+    from deepbdc.app.service import Service
+    from deepbdc.app.storage import Storage
     from deepbdc.estimator import FewShotClassifier
 
 
@@ -25,27 +34,35 @@ def app(
     port: Annotated[int, Parameter(metavar="NUMBER")] = 7860,
     examples: Annotated[Path | None, Parameter(metavar="PATH")] = None,
     token: Annotated[str | None, Parameter(metavar="SECRET")] = None,
+    work: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
+    keep: bool = True,
+    open_browser: Annotated[bool, Parameter(name="--open")] = True,
 ) -> None:
     """Start a web page where you add example pictures of each class and classify others.
 
-    By default only this computer can open the page. Pictures stay on this computer and are not written to disk.
-    Each visitor has separate classes, which are deleted some hours after the last visit, or when the program ends.
-    For example:
+    By default only this computer can open the page. Pictures stay on this computer. The page keeps your work in your
+    data folder and shows it again after a restart, until you delete it there. For example:
 
         deepbdc app
         deepbdc app --examples birds/
         deepbdc app --host 0.0.0.0 --token auto
 
     The last command lets other computers open the page if they know the token. The connection is not encrypted,
-    so use it only in a network that you trust.
+    so use it only in a network that you trust. Each visitor has separate classes and pictures, which are deleted some
+    hours after the last visit, or when the program ends.
 
     Args:
         host: The address to listen on. Any address other than one of this computer alone needs --token, too.
-        port: The port to listen on; 0 chooses a free one.
+        port: The port to listen on; 0 chooses a free one. Your browser finds your work again at the same address and
+            port only.
         examples: What every visitor starts with: a folder that contains one folder of example pictures for each class,
             or a saved classifier.
         token: A secret of at least 12 characters that visitors need, or 'auto' to create one. It is part of the
             address that the program prints.
+        work: The folder in which the page keeps its work (default: a folder among the data of your programs, which
+            the page names). With this option, work is kept there also if other computers can open the page.
+        keep: Whether to keep the work when the program ends.
+        open_browser: Whether to open the page in your browser.
     """
     require("fastapi", "app")
     require("uvicorn", "app")
@@ -56,13 +73,33 @@ def app(
             f"--host {host} lets other computers open this page: also give --token auto, so that only people who know "
             "the printed address can use it"
         )
+    if work is not None and not keep:
+        raise UserError("--work says where to keep the work, and --no-keep says not to keep it: give one of them")
     if token is not None:
         token = secrets.token_urlsafe(24) if token == "auto" else check_token(token)
-    with _listen(host, port) as listening:
+    lasting = keep and (work is not None or is_loopback(host))
+    with _listen(host, port) as listening, _storage(work, lasting, examples) as storage:
         door = Door(host, listening.getsockname()[1], token)
-        service = _service(door, examples)
+        service = _service(door, examples, storage)
         print(f"The page is at {_address(door)}\nPress Ctrl-C to stop.", flush=True)
-        _serve(service, listening)
+        _serve(service, listening, _address(door) if open_browser and is_loopback(host) else None)
+
+
+@contextmanager
+def _storage(work: Path | None, lasting: bool, examples: Path | None) -> "Iterator[Storage]":
+    """Where the work of visitors is kept: in a folder that stays, or in one that is deleted at the end."""
+    from deepbdc.app.limits import AT_HOME, AppLimits
+    from deepbdc.app.storage import Storage, data_folder
+
+    if not lasting:
+        with TemporaryDirectory(prefix="deepbdc-page-", ignore_cleanup_errors=True) as folder:
+            yield Storage(Path(folder), AppLimits().stored_bytes, lasting=False)
+        return
+    # The work that begins with some examples is not shown when the page is started with others.
+    start = "own" if examples is None else hashlib.sha256(str(examples.resolve()).encode()).hexdigest()[:16]
+    storage = Storage((work or data_folder()) / start, AT_HOME.stored_bytes)
+    storage.forget_old(AT_HOME.keep_days)
+    yield storage
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -74,17 +111,18 @@ def _listen(host: str, port: int) -> socket.socket:
         raise OSError(f"cannot listen on {host}, port {port} ({error}): choose another --port or --host") from error
 
 
-def _service(door: "Door", examples: Path | None) -> "Service":
+def _service(door: "Door", examples: Path | None, storage: "Storage | None" = None) -> "Service":
     """Create the service: load the network, and learn the examples that every visitor starts with."""
     from deepbdc._memory import keep_freed_memory
-    from deepbdc.app.limits import AppLimits
-    from deepbdc.app.server import Service
+    from deepbdc.app.limits import AT_HOME, AppLimits
+    from deepbdc.app.protection import is_loopback
+    from deepbdc.app.service import Service
     from deepbdc.estimator import FewShotClassifier
 
     keep_freed_memory()
-    limits = AppLimits()
+    limits = AT_HOME if is_loopback(door.host) else AppLimits()
     if examples is None:
-        return Service(FewShotClassifier(), limits, door)
+        return Service(FewShotClassifier(), limits, door, storage=storage)
     if not examples.exists():
         raise FileNotFoundError(
             f"there is no {examples}: --examples is a folder that contains one folder for each class, or a saved "
@@ -103,7 +141,7 @@ def _service(door: "Door", examples: Path | None) -> "Service":
         classes=limits.classes + len(set(labels)),
         name_length=max(limits.name_length, *map(len, labels)),
     )
-    return Service(fitted, limits, door, pairs)
+    return Service(fitted, limits, door, pairs, storage)
 
 
 def _load(path: Path) -> "FewShotClassifier":
@@ -122,8 +160,8 @@ def _address(door: "Door") -> str:
     return f"http://{host}:{door.port}/" + ("" if door.token is None else f"?token={door.token}")
 
 
-def _serve(service: "Service", listening: socket.socket) -> None:
-    """Serve the page until Ctrl-C."""
+def _serve(service: "Service", listening: socket.socket, address: str | None) -> None:
+    """Serve the page until Ctrl-C. If there is an address, open it in a browser."""
     import uvicorn
 
     from deepbdc.app.server import create_app
@@ -138,5 +176,17 @@ def _serve(service: "Service", listening: socket.socket) -> None:
         limit_concurrency=500,
         timeout_graceful_shutdown=3,
     )
+    if address is not None:
+        _open(address)
     with suppress(KeyboardInterrupt):  # the normal way to stop the server
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def _open(address: str) -> None:
+    """Open a page in the person's browser, if there is a screen: otherwise a browser would take over the terminal.
+
+    The socket already listens, so a request that comes too early waits.
+    """
+    screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if screen:
+        Thread(target=webbrowser.open, args=(address,), daemon=True).start()

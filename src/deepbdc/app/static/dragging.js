@@ -1,4 +1,7 @@
-// Drag and drop of pictures on the page and of files. Targets have data-drop: the id of a class, or "" to classify.
+// Drag and drop of pictures on the page, and of files and folders. Targets have data-drop: the id of a class, "" to
+// classify, "none" for none of these, or "new" for new classes.
+
+import { droppedFiles } from "./folders.js";
 
 const PICTURE = "application/x-deepbdc-picture";
 
@@ -14,6 +17,7 @@ export function watchDragging({ addFiles, movePicture }) {
     element?.classList.add("is-target");
     marked = element;
   };
+  const fits = (event, target) => target && (isFile(event) ? target.dataset.drop !== "none" : target.dataset.drop !== "new");
 
   document.addEventListener("dragstart", (event) => {
     const source = event.target.closest?.("[data-picture]");
@@ -27,7 +31,7 @@ export function watchDragging({ addFiles, movePicture }) {
   document.addEventListener("dragover", (event) => {
     if (!isPicture(event) && !isFile(event)) return;
     event.preventDefault(); // otherwise the browser would open a file that is dropped beside a target
-    const target = targetOf(event);
+    const target = fits(event, targetOf(event)) ? targetOf(event) : null;
     event.dataTransfer.dropEffect = !target ? "none" : isPicture(event) ? "move" : "copy";
     mark(target);
   });
@@ -36,15 +40,14 @@ export function watchDragging({ addFiles, movePicture }) {
     if (!event.relatedTarget) mark(null);
   });
 
-  document.addEventListener("drop", (event) => {
+  document.addEventListener("drop", async (event) => {
     if (!isPicture(event) && !isFile(event)) return;
     event.preventDefault();
     mark(null);
     const target = targetOf(event);
-    if (!target) return;
-    const classId = target.dataset.drop || null;
-    if (isPicture(event)) movePicture(event.dataTransfer.getData(PICTURE), classId);
-    else addFiles(event.dataTransfer.files, classId);
+    if (!fits(event, target)) return;
+    if (isPicture(event)) movePicture(event.dataTransfer.getData(PICTURE), target.dataset.drop);
+    else addFiles(await droppedFiles(event.dataTransfer), target.dataset.drop);
   });
 
   document.addEventListener("dragend", () => {
