@@ -250,7 +250,7 @@ class TestLearning:
             ({"classifier": "logistical"}, "did you mean|Known"),
             ({"C": -1}, "C must be"),
             ({"backbone": "conv4"}, "has no trained weights"),
-            ({"backbone": "efficientnet_lite1"}, "no backbone"),
+            ({"backbone": "efficientnet_lite7"}, "no backbone"),
             ({"backbone": "timm/tf_efficientnet_lite"}, "did you mean"),
             ({"batch_size": 0}, "batch_size"),
         ],
@@ -316,7 +316,9 @@ class TestScikitLearn:
         assert search.predict(NEW).tolist() == NEW_LABELS
 
     def test_embedded_pictures_can_be_used_with_any_pooling(self, embedded: list[EmbeddedImage]) -> None:
-        search = GridSearchCV(FewShotClassifier(), {"pool": ["bdc", "average"]}, cv=3).fit(embedded, LABELS)
+        search = GridSearchCV(FewShotClassifier(), {"pool": ["both", "own", "bdc", "average"]}, cv=3).fit(
+            embedded, LABELS
+        )
         assert search.cv_results_["mean_test_score"].min() > 0.6
 
     def test_arrays_in_cross_validation(self) -> None:

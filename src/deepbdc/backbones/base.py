@@ -43,6 +43,19 @@ class Backbone(nn.Module):
             images = block(images)
         return images
 
+    def kept_map(self, images: Tensor) -> Tensor:
+        """The map of images that is enough to compute `two_views`: by default the feature map itself."""
+        features: Tensor = self(images)
+        return features
+
+    def two_views(self, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """What a map of `kept_map` tells: the feature map ``(n, out_channels, h, w)``, and the network's own vectors.
+
+        The network's own vectors ``(n, features)`` are those that its own last layer would classify. By default they
+        are the average of the feature map.
+        """
+        return kept, kept.mean(dim=(2, 3))
+
     @torch.no_grad()
     def map_size(self, input_size: int | None = None) -> tuple[int, int]:
         """Height and width of the feature map for square images of ``input_size``, by default the native input size.

@@ -218,6 +218,10 @@ class EfficientNetLite(Backbone):
         own: Tensor = functional.relu6(network.bn2(network.conv_head(features)))
         return own
 
+    def two_views(self, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """The map of the last stage, and the average of the head convolution (of the map itself, without a head)."""
+        return kept, (self.head(kept) if self.has_head else kept).mean(dim=(2, 3))
+
 
 @backbones.register
 def efficientnet_lite0(pretrained: bool = True, head: bool = False) -> Backbone:
