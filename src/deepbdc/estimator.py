@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import timm  # noqa: F401  (the default network needs it; imported here, so that the first fit does not wait for it)
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -29,13 +26,14 @@ from deepbdc.own_images.labels import check_labels, check_same_type, without_dup
 from deepbdc.own_images.pictures import EmbeddedImage, ImageLike
 from deepbdc.own_images.reading import OnBad, embed_all, embed_batches, represent, stack_maps
 from deepbdc.own_images.rejection import reject_rate
+from deepbdc.own_images.sklearn_api import SklearnClassifier
 
 __all__ = ["NONE_OF_THESE", "EmbeddedImage", "Explanation", "FewShotClassifier", "Neighbour", "Prediction"]
 
 _SETTINGS = ("pool", "classifier", "C", "size", "batch_size", "device")
 
 
-class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class FewShotClassifier(SklearnClassifier):
     """Learns classes of pictures from a few examples of each, and says which class a new picture shows.
 
     A network that was trained before turns each picture into a vector: the network's own features, and the BDC of its
@@ -143,7 +141,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def subtract(self, mean: Tensor) -> None:
         """Subtract the mean representation ``(features,)`` of unlabelled pictures from now on, as `fit` can."""
-        check_is_fitted(self, "examples_")
+        self.check_fitted()
         self._learn(self.embedding_, self.method_, self.examples_, self.example_labels_, mean, warn=False)
 
     def _find_embedding(self) -> Embedding:
@@ -215,7 +213,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             on_bad: Called with the error of each picture that cannot be read. That picture gets no answer. Without
                 ``on_bad`` the error is raised.
         """
-        check_is_fitted(self, "examples_")
+        self.check_fitted()
         images, batch_size = pictures.as_list(images), int(self.batch_size)
         for batch in embed_batches(images, self.embedding_, batch_size, on_bad, thumbnails=False):
             if batch:  # it is empty if none of its pictures could be read
@@ -236,7 +234,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         from PIL import Image
 
-        check_is_fitted(self, "examples_")
+        self.check_fitted()
         (embedded,) = self._embed(pictures.as_list(image), self.embedding_)
         (prediction,) = self._answers([embedded])
         label = prediction.label if label is None else label
@@ -312,7 +310,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def to_bytes(self) -> bytes:
         """The content of the file that `save` writes."""
-        check_is_fitted(self, "examples_")
+        self.check_fitted()
         return files.to_bytes(
             files.SavedClassifier(
                 self._settings, self.embedding_, self.method_, self.examples_, self.example_labels_, self.mean_
@@ -344,7 +342,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         from deepbdc.own_images.onnx import write_onnx
 
-        check_is_fitted(self, "examples_")
+        self.check_fitted()
         write_onnx(
             path,
             embedding=self.embedding_,

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from deepbdc._modes import evaluating
 from deepbdc._registry import Registry
+from deepbdc.backbones.folding import FoldedBlock
 from deepbdc.errors import UserError
 from deepbdc.preprocessing import Preprocessing
 
@@ -36,6 +37,14 @@ class Backbone(nn.Module):
             f"{type(self).__name__} cannot be taken apart into blocks, which this method needs: choose conv4 or one of "
             "the ResNets"
         )
+
+    def folded(self) -> list[FoldedBlock] | None:
+        """What the backbone computes in evaluation mode, as convolutions without batch norm, or None if it cannot say.
+
+        Programs that only embed pictures make an engine of it, which is faster. It is a copy of the weights as they are
+        now. A backbone that gives it must let `engine_in_use` answer its calls.
+        """
+        return None
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images ``(n, 3, h, w)`` to features."""

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from deepbdc.backbones.base import Backbone, backbones
 from deepbdc.backbones.efficientnet_lite_weights import read_weights
+from deepbdc.backbones.folding import FoldedBlock, engine_in_use, folded, same_padding
 from deepbdc.errors import UserError
 from deepbdc.preprocessing import Preprocessing
 
@@ -111,16 +112,6 @@ class SameConv2d(nn.Conv2d):
         return super().forward(input)
 
 
-def same_padding(side: int, kernel: int, stride: int) -> tuple[int, int]:
-    """TensorFlow's "SAME" padding before and after a side.
-
-    >>> same_padding(224, 3, 2), same_padding(15, 5, 2), same_padding(14, 5, 1)
-    ((0, 1), (2, 2), (2, 2))
-    """
-    total = max((math.ceil(side / stride) - 1) * stride + kernel - side, 0)
-    return total // 2, total - total // 2
-
-
 class FirstBlock(nn.Module):
     """The block of the first stage, which does not expand its input: depthwise 3×3, then 1×1."""
 
@@ -137,6 +128,11 @@ class FirstBlock(nn.Module):
         new = functional.relu6(self.bn1(self.conv_dw(features)))
         projected: Tensor = self.bn2(self.conv_pw(new))
         return features + projected if self.shortcut else projected
+
+    def folded(self) -> FoldedBlock:
+        """The same without batch norm."""
+        convolutions = [folded(self.conv_dw, self.bn1, relu6=True), folded(self.conv_pw, self.bn2, relu6=False)]
+        return FoldedBlock(convolutions, self.shortcut)
 
 
 class InvertedResidual(nn.Module):
@@ -159,6 +155,11 @@ class InvertedResidual(nn.Module):
         new = functional.relu6(self.bn2(self.conv_dw(new)))
         projected: Tensor = self.bn3(self.conv_pwl(new))
         return features + projected if self.shortcut else projected
+
+    def folded(self) -> FoldedBlock:
+        """The same without batch norm."""
+        wide = [folded(self.conv_pw, self.bn1, relu6=True), folded(self.conv_dw, self.bn2, relu6=True)]
+        return FoldedBlock([*wide, folded(self.conv_pwl, self.bn3, relu6=False)], self.shortcut)
 
 
 class LiteNetwork(nn.Module):
@@ -207,8 +208,15 @@ class EfficientNetLite(Backbone):
 
     def stages(self, images: Tensor) -> Tensor:
         """Map images ``(n, 3, h, w)`` to the map of the last stage ``(n, out_channels, h', w')``."""
-        features: Tensor = self.network(images)
+        features: Tensor = (engine_in_use(self) or self.network)(images)
         return features
+
+    def folded(self) -> list[FoldedBlock]:
+        """The layers of `stages` without batch norm."""
+        network = self.network
+        stem = FoldedBlock([folded(network.conv_stem, network.bn1, relu6=True)])
+        blocks = (block for stage in network.blocks for block in stage.children())
+        return [stem, *(block.folded() for block in blocks if isinstance(block, (FirstBlock, InvertedResidual)))]
 
     def head(self, features: Tensor) -> Tensor:
         """Map the map of the last stage to the 1,280 channels of the head convolution, ``(n, 1280, h', w')``."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from deepbdc._optional import require
+from deepbdc.commands.common import say_at_once
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def app(
         token: A secret of at least 12 characters that visitors need, or 'auto' to create one. It is part of the
             address that the program prints.
     """
+    say_at_once("Starting the page ...")
     require("fastapi", "app")
     require("uvicorn", "app")
     from deepbdc.app.protection import Door, check_token, is_loopback

@@ -39,16 +39,16 @@ class Familiarity:
 
     def of(self, likeness: Any) -> NDArray[np.float64]:
         """The share of the pictures of the known classes that have a lower likeness, for each number."""
-        from scipy.stats import t
+        from scipy.special import stdtr  # scipy.stats takes a second to import
 
-        shares: NDArray[np.float64] = t.cdf((np.asarray(likeness) - self.mean) / self.spread, self.freedom)
+        shares: NDArray[np.float64] = stdtr(self.freedom, (np.asarray(likeness) - self.mean) / self.spread)
         return shares
 
     def likeness_at(self, rate: float) -> float:
         """The likeness below which a share ``rate`` of the pictures of the known classes lies."""
-        from scipy.stats import t
+        from scipy.special import stdtrit
 
-        return float(self.mean + self.spread * t.ppf(rate, self.freedom))
+        return float(self.mean + self.spread * stdtrit(self.freedom, rate))
 
     def others_rejected(self, rate: float) -> float | None:
         """The share of the examples that would be rejected at this rate if their class were not known."""
