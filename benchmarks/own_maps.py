@@ -1,8 +1,7 @@
 """Feature maps and inner products of real pictures, for benchmarks/own_images.py."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ SETS = {"CUB": 20, "Cars": 20, "CIFAR-FS": 30, "Omniglot": 20}
 """The data sets, with the number of pictures of each class that are used."""
 REPRESENTATIONS = ("own", "average", "bdc", "both")
 C = 10.0
+FAR, OUTSIDE = 60, -1
+"""How many pictures of each other data set are there to be rejected, and their label."""
 
 
 @dataclass(frozen=True)
@@ -71,22 +72,25 @@ def maps_of(network: str, name: str, split: str, sources: dict[str, Path], kept:
     return torch.from_numpy(content["maps"]), torch.from_numpy(content["labels"])
 
 
-@lru_cache
 @torch.no_grad()
-def products_of(network: str, names: tuple[str, ...], split: str, sources: Any, kept: Path) -> Pictures:
-    """Inner products of the pictures of some data sets. Labels of different sets are different."""
-    found = [maps_of(network, name, split, dict(sources), kept) for name in names]
-    numbers = [np.unique(labels.numpy(), return_inverse=True)[1] for _, labels in found]
-    first = np.cumsum([0, *(number.max() + 1 for number in numbers)])
-    labels = np.concatenate([number + start for number, start in zip(numbers, first, strict=False)])
+def products_of(
+    network: str, name: str, far: Sequence[str], split: str, sources: dict[str, Path], kept: Path
+) -> Pictures:
+    """Inner products of the pictures of a data set, followed by `FAR` pictures of each of the data sets ``far``."""
+    maps, labels = maps_of(network, name, split, sources, kept)
+    numbers = [np.unique(labels.numpy(), return_inverse=True)[1]]
+    parts = list(maps.split(64))
+    for other in far:
+        unlike, _ = maps_of(network, other, split, sources, kept)
+        parts.append(unlike[np.random.default_rng(0).permutation(len(unlike))[:FAR]])
+        numbers.append(np.full(FAR, OUTSIDE))
     products = {}
     for pool in REPRESENTATIONS[:3]:
         embedding = find_embedding(network, pool, None, "cpu")
-        parts = [part.float() for maps, _ in found for part in maps.split(64)]
-        unit = torch.cat([normalize(embedding.represent(part).flatten(1), dim=1) for part in parts])
+        unit = torch.cat([normalize(embedding.represent(part.float()).flatten(1), dim=1) for part in parts])
         products[pool] = unit @ unit.T
     products["both"] = (products["own"] + products["bdc"]) / 2
-    return Pictures(products, labels)
+    return Pictures(products, np.concatenate(numbers))
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ class Tasks:
 def draw(labels: NDArray[np.int64], way: int, shot: int, count: int, others: int = 0, query: int = 15) -> Tasks:
     """Random tasks. The pictures of ``others`` more classes are queries only."""
     stream = np.random.default_rng(0)
-    members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    members = [np.flatnonzero(labels == label) for label in np.unique(labels[labels != OUTSIDE])]
     drawn: list[tuple[list[int], list[int], list[int]]] = []
     for _ in range(count):
         task: tuple[list[int], list[int], list[int]] = ([], [], [])

@@ -80,7 +80,7 @@ VARIANTS = {
     "efficientnet_lite2": Variant(1.1, 1.2, 260),
 }
 PREPROCESSING = VARIANTS["efficientnet_lite0"].preprocessing()
-FINE_SIZE = 160  # 10×10 positions; docs/when-bdc-helps.md found that a larger map is not better
+FINE_SIZE = 160  # 10×10 positions; docs/bdc-study.md found that a larger map is not better
 
 
 def rounded_channels(channels: float) -> int:
@@ -274,7 +274,7 @@ def efficientnet_lite2(pretrained: bool = True, head: bool = False) -> Backbone:
 def efficientnet_lite0_fine(pretrained: bool = True) -> Backbone:
     """The first five of the seven stages of `efficientnet_lite0`: ``(n, 112, h / 16, w / 16)``.
 
-    This map describes lines and textures rather than the objects of ImageNet. docs/when-bdc-helps.md says for which
+    This map describes lines and textures rather than the objects of ImageNet. docs/bdc-study.md says for which
     images it is the better choice.
 
     Args:

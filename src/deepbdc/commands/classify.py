@@ -28,7 +28,7 @@ def classify_images(
     examples: Path,
     /,
     *images: Path,
-    reject: Annotated[bool | float, Parameter(metavar="SHARE", negative="", show_default=False)] = False,
+    reject: Annotated[float | bool, Parameter(metavar="SHARE", negative="", show_default=False)] = False,
     truth: Flag = False,
     centre: Annotated[Literal["auto", "none"], Parameter(group=NETWORK)] = "auto",
     csv: Annotated[Path | None, Parameter(metavar="FILE", group=OUTPUT)] = None,
