@@ -30,7 +30,7 @@ from study.sharing import is_taken
 Chosen = TypeVar("Chosen")
 
 RESULTS = Path(__file__).parent / "results" / "bdc_study"
-PAGE = Path(__file__).parent.parent / "docs" / "when-bdc-helps.md"
+PAGE = Path(__file__).parent.parent / "docs" / "bdc-study.md"
 FIGURE = PAGE.parent / "images" / "when_bdc_helps.png"
 
 

@@ -1,191 +1,245 @@
-"""`FewShotClassifier` on real images: BDC against average pooling, calibration, and the rejection of unknown classes.
+"""`FewShotClassifier` on real pictures: representations, networks, centring, probabilities and "none of these".
 
-    python benchmarks/own_images.py --data FOLDER [--episodes 2000] [--quick]
+    python benchmarks/own_images.py --cub FOLDER --cars FOLDER --data FOLDER --maps FOLDER [--tasks 300]
 
-FOLDER holds cifar_fs_valtest.npz and omniglot.npz. Episodes are drawn from the test classes. The mean vector that some
-rows subtract is the mean of 500 images of validation classes, without their labels. All rows of a table use the same
-episodes, and differences are paired. Needs the packages of '.[test]'. The report is printed and, without --quick,
-written to benchmarks/results/own_images.txt.
+The folders of CUB and Cars hold ``test/CLASS/PICTURE``; --data holds cifar_fs_valtest.npz and omniglot.npz. Everything
+was chosen on the validation classes (--split val repeats that); the report is on the test classes. Feature maps are
+computed once and kept in the folder --maps. The baseline is what people would take otherwise: the features that the
+network itself classifies, with logistic regression. Differences are paired. The report is printed and written to
+benchmarks/results/own_images.txt (for the test classes).
 """
 
 import argparse
 import platform
-import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from deepbdc import FewShotClassifier, load_dataset
-from deepbdc._fingerprint import weights_fingerprint
-from deepbdc.classifiers import Classifier, create_classifier
-from deepbdc.data.dataset import ArrayDataset, Dataset
-from deepbdc.embedding import Embedding
-from deepbdc.episodes import Episodes, sample_episodes
-from deepbdc.estimator import EmbeddedImage
-from deepbdc.evaluation import EvaluationResult, evaluate
-from deepbdc.feature_bank import FeatureBank, build_bank
-from deepbdc.methods import Method
-from deepbdc.own_images.networks import find_embedding
-from deepbdc.own_images.reading import map_fingerprint
+from deepbdc.classifiers import create_classifier
+from deepbdc.own_images.centring import LEAST_BALANCE, effective_classes
+from deepbdc.own_images.confidence import Confidence, class_directions, in_their_span, learn_confidence
+from deepbdc.own_images.familiarity import likeness, simulated_similarities
 from measure import verdict
+from own_maps import OUTSIDE, C, Pictures, Tasks, draw, products_of, scores, unit, without_mean
 
 RESULTS = Path(__file__).parent / "results" / "own_images.txt"
-SHOTS = (1, 5)
-UNLABELLED = 500
-MOST_ERROR = 0.1
-C = 10.0
+NETWORKS = ("efficientnet_lite0", "efficientnet_lite2")
+PHOTOS = ("CUB", "Cars", "CIFAR-FS")
+WAYS = {"CUB": (5, 10, 20), "Cars": (5, 10, 20), "CIFAR-FS": (5, 10, 15)}
+RATES = (0.05, 0.1, 0.2)
+OTHERS = 5
+"""Classes of each task that have no examples."""
 
 
-def smaller(dataset: Dataset, per_class: int) -> Dataset:
-    """The first ``per_class`` images of each class."""
-    assert isinstance(dataset, ArrayDataset)
-    labels = dataset.labels.numpy()
-    chosen = np.concatenate([np.flatnonzero(labels == label)[:per_class] for label in range(len(dataset.class_names))])
-    return ArrayDataset(dataset.images[chosen], labels[chosen], dataset.class_names, dataset.name, dataset.split)
+def accuracies(found: Tensor, labels: Tensor) -> Tensor:
+    """The accuracy in each task, in percent."""
+    return 100 * (found.argmax(dim=-1) == labels).double().mean(dim=1)
 
 
-def splits(data: Path, quick: bool) -> Iterator[tuple[str, Dataset, Dataset]]:
-    """The name, the test split and the validation split of each data set."""
-    for name, source in (("CIFAR-FS", "cifar_fs"), ("Omniglot", str(data / "omniglot.npz"))):
-        test, val = (load_dataset(source, split, root=data) for split in ("test", "val"))
-        if quick:
-            test = smaller(test, 20)
-        yield name, test, val
+def interval(values: Tensor) -> float:
+    return float(1.96 * values.std() / len(values) ** 0.5)
 
 
-class Centred(Classifier):
-    """The classifier of `FewShotClassifier`, applied after the mean vector is subtracted."""
+def representations(pictures: dict[tuple[str, str], Pictures], names: list[str], tasks: int) -> Iterator[str]:
+    """Accuracy of each representation and network, minus that of the own features of EfficientNet-Lite0."""
+    cells = [(name, way, shot) for name in names for way in (5, 15) for shot in (1, 5)]
+    yield f"Accuracy in %, logistic regression, C = {C:g}; minus the first row, paired; {tasks} tasks (15-way: fewer)"
+    yield f"  {'':26}" + "".join(f"{name:>12} {way:>2}/{shot}" for name, way, shot in cells)
+    base: dict[tuple[str, int, int], Tensor] = {}
+    for network in NETWORKS:
+        for kind in ("own", "average", "bdc", "both"):
+            row = f"  {network.removeprefix('efficientnet_') + ' ' + kind:26}"
+            for name, way, shot in cells:
+                given = pictures[network, name]
+                drawn = draw(given.labels, way, shot, tasks if way == 5 else tasks // 4)
+                right = accuracies(
+                    scores(drawn.of(given.products[kind]), drawn.support_labels, way), drawn.query_labels
+                )
+                if (name, way, shot) not in base:
+                    base[name, way, shot] = right
+                    row += f"{float(right.mean()):>10.2f}±{interval(right):.2f} "
+                else:
+                    less = right - base[name, way, shot]
+                    row += f"{float(less.mean()):>+10.2f}±{interval(less):.2f} "
+            yield row
 
-    def __init__(self, mean: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("mean", mean)
-        self.logistic = create_classifier("logistic", C=C)
 
-    def score(self, support: Tensor, support_labels: Tensor, query: Tensor, way: int) -> Tensor:
-        return self.logistic.score(support - self.mean, support_labels, query - self.mean, way)  # type: ignore[operator]
-
-
-@torch.no_grad()
-def represented(embedding: Embedding, maps: FeatureBank) -> FeatureBank:
-    """A feature bank of representations, computed from a bank of feature maps."""
-    features = torch.cat([embedding.represent(part) for part in maps.features.split(256)])
-    weights = weights_fingerprint(embedding)
-    return replace(
-        maps, features=features, kept="representations, float32", embedding=embedding, weights_fingerprint=weights
+def centring(pictures: dict[tuple[str, str], Pictures], network: str, tasks: int) -> Iterator[str]:
+    """What subtracting the mean of the pictures to classify changes, in folders of several kinds."""
+    yield f"Subtracting the mean of the pictures to classify, {network}, both; change of the accuracy in points"
+    yield "  (always / by the rule of 'deepbdc classify --centre auto', which looks at the answers first)"
+    yield f"  {'the folder shows':34}" + "".join(
+        f"{name:>9} {way:>2}/1" + 10 * " " for name in PHOTOS for way in (5, 15)
     )
+    folders = {
+        "all classes": (1.0, 0),
+        "all classes, and others": (1.0, 2),
+        "half of the classes": (0.5, 0),
+        "one class": (0, 0),
+    }
+    for title, (share, others) in folders.items():
+        row = f"  {title:34}"
+        for name in PHOTOS:
+            for way in (5, 15):
+                drawn = draw(pictures[network, name].labels, way, 1, tasks if way == 5 else tasks // 4, others)
+                always, ruled = _centred(drawn, pictures[network, name].products["both"], max(int(share * way), 1))
+                row += f"{always:>+8.2f} / {ruled:>+6.2f}     "
+        yield row
 
 
-@torch.no_grad()
-def unlabelled_mean(embedding: Embedding, dataset: Dataset) -> Tensor:
-    """The mean representation of some images, whose labels are not used."""
-    assert isinstance(dataset, ArrayDataset)
-    chosen = np.random.default_rng(0).permutation(len(dataset))[:UNLABELLED]
-    images = ArrayDataset(
-        dataset.images[chosen], np.zeros(len(chosen), dtype=np.int64), ["unlabelled"], "unlabelled", "val"
-    )
-    return build_bank(embedding, images).rows(np.arange(len(chosen))).mean(dim=0)
+def _centred(drawn: Tasks, products: Tensor, classes: int) -> tuple[float, float]:
+    """Changes of the accuracy if the folder shows only the first ``classes`` classes of a task, and the others."""
+    own, shown = drawn.of(products), drawn.support.shape[1]
+    asked = classes * 15
+    pictured = torch.zeros(own.shape[1], dtype=own.dtype)
+    pictured[shown : shown + asked] = 1
+    pictured[shown + drawn.query.shape[1] :] = 1
+    before = scores(own, drawn.support_labels, drawn.way)
+    after = scores(unit(without_mean(own, pictured / pictured.sum())), drawn.support_labels, drawn.way)
+    guesses = before.argmax(dim=-1)[:, pictured[shown:].bool()]
+    allowed = torch.tensor([effective_classes(row.tolist()) >= LEAST_BALANCE * drawn.way for row in guesses])
+    right = [accuracies(found[:, :asked], drawn.query_labels[:asked]) for found in (before, after)]
+    change = right[1] - right[0]
+    return float(change.mean()), float(torch.where(allowed, change, 0).mean())
 
 
-def pooling(name: str, maps: FeatureBank, test: Dataset, val: Dataset, episodes: int) -> list[str]:
-    """Compare BDC with average pooling, with and without subtracting the mean vector."""
-    lines = [
-        f"{name}, {len(test.class_names)} test classes, 5-way, {episodes} episodes, logistic regression, C = {C:g}"
-    ]
-    lines += [f"  {'':28}{'1-shot':>16}{'5-shot':>16}     BDC minus average, paired"]
-    drawn = {shot: sample_episodes(test, 5, shot, 15, episodes, 0) for shot in SHOTS}
-    results: dict[tuple[str, bool], dict[int, EvaluationResult]] = {}
-    for pool in ("average", "bdc"):
-        embedding = find_embedding("efficientnet_lite0", pool, None, "cpu")
-        bank = represented(embedding, maps)
-        for subtract in (False, True):
-            mean = unlabelled_mean(embedding, val) if subtract else None
-            method = Method(embedding, create_classifier("logistic", C=C) if mean is None else Centred(mean))
-            results[pool, subtract] = {shot: evaluate(method, test, episodes=drawn[shot], bank=bank) for shot in SHOTS}
-        del bank
-    for subtract in (False, True):
-        for pool in ("average", "bdc"):
-            own = results[pool, subtract]
-            row = f"  {pool + (' minus mean vector' if subtract else ''):28}" + "".join(
-                f"{own[shot]!s:>16}" for shot in SHOTS
-            )
-            if pool == "bdc":
-                paired = [own[shot].compare(results["average", subtract][shot]) for shot in SHOTS]
-                row += "     " + " / ".join(f"{one.difference:+.2f} ± {one.ci95:.2f}" for one in paired)
-            lines.append(row)
-    return lines
+def coordinates(products: Tensor) -> Tensor:
+    """Vectors ``(n, n)`` with these inner products ``(n, n)``."""
+    values, vectors = torch.linalg.eigh(products)
+    return vectors * values.clamp(min=0).sqrt()
 
 
-def as_embedded(maps: FeatureBank) -> list[EmbeddedImage]:
-    """The images of a bank of feature maps, in the form that `FewShotClassifier` accepts."""
-    network = map_fingerprint(find_embedding("efficientnet_lite0", None, None, "cpu"))
-    return [EmbeddedImage(str(index), row, str(index).encode(), network) for index, row in enumerate(maps.features)]
-
-
-def honesty(name: str, maps: FeatureBank, test: Dataset, count: int) -> list[str]:
-    """Measure the calibration of `FewShotClassifier`, and how well it rejects images of other classes."""
-    images = as_embedded(maps)
-    lines = [
-        f"{name}: probabilities and 'none of these' of FewShotClassifier, {count} tasks each",
-        f"  {'':16}{'accuracy':>9}{'mean prob.':>11}{'ECE':>7}            known kept   others rejected",
-    ]
-    for way, shot in ((2, 1), (5, 1), (10, 1), (17, 1), (2, 5), (5, 5), (10, 5), (17, 5)):
-        episodes = sample_episodes(test, way + 3, shot, 5, count, 1)
-        lines.append(f"  {way:>2}-way {shot}-shot  " + honesty_row(images, episodes, way))
-    return lines
-
-
-def honesty_row(images: list[EmbeddedImage], episodes: Episodes, way: int) -> str:
-    """One kind of task. The last three classes of each episode have queries, but no examples: all must be rejected."""
-    # Imported after deepbdc, because it imports torchvision.
-    from torchmetrics.functional.classification import multiclass_calibration_error
-
-    probabilities, true, sureness, known = [], [], [], []
-    for episode in episodes:
-        taught = episode.support_labels < way
-        classifier = FewShotClassifier().fit(
-            [images[index] for index in episode.support[taught]], episode.support_labels[taught]
+def answers(drawn: Tasks, products: Tensor, *more: Tensor) -> Iterator[tuple[Tensor, Tensor, Confidence, Tensor]]:
+    """For each task: probabilities and likenesses of all queries, the confidence, and coordinates of the examples."""
+    logistic = create_classifier("logistic", C=C)
+    labels, shown = drawn.support_labels, drawn.support.shape[1]
+    for whole in drawn.of(products, *more):
+        vectors = coordinates(whole)
+        examples, queries = vectors[:shown], vectors[shown:]
+        confidence = learn_confidence(logistic, examples, labels, drawn.way)
+        probabilities = torch.softmax(confidence.scale * logistic(examples, labels, queries), dim=1)
+        yield (
+            probabilities,
+            likeness(queries, class_directions(examples, labels, drawn.way), probabilities),
+            confidence,
+            examples,
         )
-        answers = list(classifier.classify([images[index] for index in episode.query]))
-        asked = episode.query_labels < way
-        probabilities += [answer.probabilities for answer, one in zip(answers, asked, strict=True) if one]
-        true += episode.query_labels[asked].tolist()
-        sureness += [not answer.rejected for answer in answers]
-        known += asked.tolist()
-    found, labels = torch.tensor(np.array(probabilities)), torch.tensor(true)
-    error = float(multiclass_calibration_error(found, labels, num_classes=way, n_bins=15, norm="l1"))
-    right = float((found.argmax(dim=1) == labels).float().mean())
-    kept, asked_known = np.array(sureness), np.array(known)
-    return (
-        f"{100 * right:>7.1f} %{100 * float(found.max(dim=1).values.mean()):>9.1f} %{error:>8.3f} "
-        f"({verdict(error <= MOST_ERROR)})"
-        f"{100 * kept[asked_known].mean():>8.1f} %{100 * (~kept[~asked_known]).mean():>14.1f} %"
+
+
+def rejection(pictures: dict[tuple[str, str], Pictures], network: str, kind: str, tasks: int) -> Iterator[str]:
+    """Share of known pictures kept at each promised rate, others rejected, AUROC, and calibration of probabilities."""
+    yield f"'None of these', {network}, {kind}, {tasks} tasks; near: {OTHERS} other classes of the set; far: other sets"
+    yield (
+        f"  {'':12}{'accuracy':>9}{'ECE':>7}   known kept at"
+        + "".join(f"{rate:>6}" for rate in RATES)
+        + f"{'':7}   near rejected at"
+        + "".join(f"{rate:>6}" for rate in RATES)
+        + "   far at 0.05   AUROC near     far   before: kept, near, far"
     )
+    for name in PHOTOS:
+        given = pictures[network, name]
+        far = torch.from_numpy(np.flatnonzero(given.labels == OUTSIDE)).expand(tasks, -1)
+        for way, shot in ((5, 1), (5, 2), *((way, 5) for way in WAYS[name])):
+            drawn = draw(given.labels, way, shot, tasks, OTHERS, query=10)
+            yield f"  {name:9}{way:>2}/{shot}" + _rejection_row(drawn, given.products[kind], far)
+
+
+def _rejection_row(drawn: Tasks, products: Tensor, far: Tensor) -> str:
+    known, near = drawn.query.shape[1], drawn.others.shape[1]
+    kept: list[list[float]] = []
+    found, right, sure, areas, earlier = [], [], [], [], []
+    for probabilities, likenesses, confidence, examples in answers(drawn, products, far):
+        familiar = confidence.familiarity.of(likenesses)
+        parts = familiar[:known], familiar[known : known + near], familiar[known + near :]
+        kept.append([(parts[0] >= rate).mean() for rate in RATES])
+        found.append([*((parts[1] < rate).mean() for rate in RATES), (parts[2] < RATES[0]).mean()])
+        areas.append([auroc(parts[0], part) for part in parts[1:]])
+        right += (probabilities[:known].argmax(dim=1) == drawn.query_labels).tolist()
+        sure += probabilities[:known].amax(dim=1).tolist()
+        earlier.append(_before(examples, drawn, likenesses - 0.1 * probabilities.amax(dim=1), known, near))
+    share, lost = np.mean(kept, axis=0), np.mean(found, axis=0)
+    promised = all(abs(one - (1 - rate)) <= 0.05 for one, rate in zip(share, RATES, strict=True))
+    text = f"{100 * np.mean(right):>7.1f} %{calibration_error(np.array(sure), np.array(right)):>7.3f}"
+    text += " " * 16 + "".join(f"{100 * one:>6.1f}" for one in share) + f" {verdict(promised):>6}"
+    text += " " * 20 + "".join(f"{100 * one:>6.1f}" for one in lost[:3]) + f"{100 * lost[3]:>14.1f}"
+    text += "".join(f"{one:>11.3f}" for one in np.mean(areas, axis=0))
+    return text + "   " + "".join(f"{100 * one:>8.1f}" for one in np.mean(earlier, axis=0))
+
+
+def _before(examples: Tensor, drawn: Tasks, similarities: Tensor, known: int, near: int) -> list[float]:
+    """Shares of known pictures kept, and of near and far ones rejected, with the threshold that was used before.
+
+    It lay as many standard deviations below the mean similarity of held-out examples as above that of examples whose
+    class was held out; with single examples, half of one above the latter.
+    """
+    inside, outside = simulated_similarities(in_their_span(examples), drawn.support_labels, drawn.way)
+    high = inside[~inside.isnan()]
+    low, spread = float(outside.mean()), float(outside.std(correction=0))
+    if len(high):
+        threshold = low + (float(high.mean()) - low) * spread / (spread + float(high.std(correction=0)))
+    else:
+        threshold = low + 0.5 * spread
+    kept = (similarities >= threshold).double()
+    return [
+        float(kept[:known].mean()),
+        1 - float(kept[known : known + near].mean()),
+        1 - float(kept[known + near :].mean()),
+    ]
+
+
+def auroc(high: np.ndarray, low: np.ndarray) -> float:
+    """The share of pairs in which the first is higher; ties count half."""
+    return float((high[:, None] > low).mean() + (high[:, None] == low).mean() / 2)
+
+
+def calibration_error(sure: np.ndarray, right: np.ndarray, bins: int = 15) -> float:
+    """The expected calibration error: how far probability and accuracy are apart in bins of equal width."""
+    places = np.minimum((sure * bins).astype(int), bins - 1)
+    members = [places == place for place in range(bins)]
+    return float(sum(abs(sure[one].sum() - right[one].sum()) for one in members if one.any()) / len(sure))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--episodes", type=int, default=2000)
-    parser.add_argument("--tasks", type=int, default=200, help="tasks for calibration and rejection")
-    parser.add_argument("--quick", action="store_true", help="few images and episodes; write no report file")
+    for name in ("--cub", "--cars", "--data", "--maps"):
+        parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--tasks", type=int, default=300)
+    parser.add_argument("--split", choices=("test", "val"), default="test")
     given = parser.parse_args()
-    episodes, tasks = (50, 10) if given.quick else (given.episodes, given.tasks)
-    lines = [f"python benchmarks/own_images.py --data FOLDER --episodes {episodes} --tasks {tasks}"]
-    lines += [f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"]
+    sources = (
+        ("CUB", given.cub),
+        ("Cars", given.cars),
+        ("CIFAR-FS", given.data),
+        ("Omniglot", given.data / "omniglot.npz"),
+    )
+    names = [*PHOTOS, *(["Omniglot"] if given.split == "test" else [])]
+    pictures = {}
+    for network in NETWORKS:
+        for name in names:
+            far = [other for other in PHOTOS if other != name] if name in PHOTOS else []
+            pictures[network, name] = products_of(network, name, far, given.split, dict(sources), given.maps)
+    lines = [
+        f"python benchmarks/own_images.py --cub FOLDER --cars FOLDER --data FOLDER --maps FOLDER --tasks {given.tasks}"
+    ]
+    lines += [
+        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}; {given.split} classes",
+        "",
+    ]
     print("\n".join(lines), flush=True)
-    for name, test, val in splits(given.data, given.quick):
-        embedding = find_embedding("efficientnet_lite0", None, None, "cpu")
-        # The budget fits the 7×7 maps, but not the longer BDC vectors, so that the bank keeps the maps.
-        maps = build_bank(embedding, test, budget=4 * 320 * 49 * len(test), progress=sys.stderr.isatty())
-        assert maps.kept == "reduced maps, float32", maps.kept
-        for part in (pooling(name, maps, test, val, episodes), honesty(name, maps, test, tasks)):
-            print("\n" + "\n".join(part), flush=True)
-            lines += ["", *part]
-    if not given.quick:
+
+    def add(part: Iterator[str]) -> None:
+        for line in (*part, ""):
+            print(line, flush=True)
+            lines.append(line)
+
+    add(representations(pictures, names, given.tasks))
+    for network in NETWORKS:
+        add(centring(pictures, network, given.tasks))
+        add(rejection(pictures, network, "both", max(given.tasks // 4, 5)))
+    if given.split == "test":
         RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

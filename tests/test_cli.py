@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import deepbdc
 from deepbdc.cli import app, main
@@ -131,6 +132,30 @@ def test_without_torch(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "deepbdc data prepare" in done.stdout or "glyphs/protonet" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["classify", "few.safetensors", "photos"], "Loading the classifier few.safetensors ..."),
+        (["classify", "few", "photos", "--device", "cpu"], "Learning from the examples in few ..."),
+        (["fit", "few", "-o", "new.safetensors"], "Learning from the examples in few ..."),
+        (["explain", "few", "photos/0.jpg"], "Learning from the examples in few ..."),
+        (["app"], "Starting the page ..."),
+    ],
+)
+def test_the_first_line_comes_before_torch_is_imported(tmp_path: Path, arguments: list[str], line: str) -> None:
+    """Importing torch takes a second or more, in which nobody should wonder whether the program works."""
+    for name in ("few/a", "few/b", "photos"):
+        (tmp_path / name).mkdir(parents=True)
+        for number in range(2):
+            Image.new("RGB", (8, 8)).save(tmp_path / name / f"{number}.jpg")
+    (tmp_path / "few.safetensors").touch()
+    program = f"import sys; sys.modules['torch'] = None\nfrom deepbdc.cli import main; main({arguments})"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.stderr.splitlines()[0] == line
+    assert "import of torch halted" in done.stderr
 
 
 def test_data_prepare_and_check(

@@ -1,3 +1,4 @@
+import inspect
 import io
 import json
 import warnings
@@ -9,10 +10,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils import get_tags
+from sklearn.utils.validation import check_is_fitted
 
 from deepbdc import Embedding, FewShotClassifier, create_backbone, create_classifier
 from deepbdc.data.images import BadImage
@@ -279,7 +283,7 @@ class TestLearning:
             ({"classifier": "logistical"}, "did you mean|Known"),
             ({"C": -1}, "C must be"),
             ({"backbone": "conv4"}, "has no trained weights"),
-            ({"backbone": "efficientnet_lite1"}, "no backbone"),
+            ({"backbone": "efficientnet_lite7"}, "no backbone"),
             ({"backbone": "timm/tf_efficientnet_lite"}, "did you mean"),
             ({"batch_size": 0}, "batch_size"),
         ],
@@ -339,13 +343,32 @@ class TestScikitLearn:
         assert estimator.get_params()["C"] == 3.0
         assert clone(estimator.set_params(size=96)).get_params()["size"] == 96
 
+    def test_scikit_learn_takes_it_for_a_classifier(self, fitted: FewShotClassifier) -> None:
+        assert is_classifier(FewShotClassifier())
+        assert get_tags(FewShotClassifier()).target_tags.required
+        check_is_fitted(fitted)
+        with pytest.raises(NotFittedError, match="call fit first"):
+            FewShotClassifier().predict(NEW)
+        assert fitted.score(NEW, NEW_LABELS) == np.mean(fitted.predict(NEW) == np.array(NEW_LABELS))
+        assert fitted.score(NEW, fitted.predict(NEW), sample_weight=np.ones(len(NEW))) == 1.0
+
+    def test_parameters(self) -> None:
+        parameters = inspect.signature(FewShotClassifier).parameters
+        assert FewShotClassifier().get_params() == {name: entry.default for name, entry in parameters.items()}
+        assert repr(FewShotClassifier()) == "FewShotClassifier()"
+        assert repr(FewShotClassifier(C=3.0, pool="average")) == "FewShotClassifier(pool='average', C=3.0)"
+        with pytest.raises(ValueError, match="no parameter 'c'"):
+            FewShotClassifier().set_params(c=1)
+
     def test_cross_validation_and_search(self, embedded: list[EmbeddedImage]) -> None:
         assert cross_val_score(FewShotClassifier(), embedded, LABELS, cv=3).mean() > 0.8
         search = GridSearchCV(FewShotClassifier(), {"C": [0.1, 10.0]}, cv=3).fit(embedded, LABELS)
         assert search.predict(NEW).tolist() == NEW_LABELS
 
     def test_embedded_pictures_can_be_used_with_any_pooling(self, embedded: list[EmbeddedImage]) -> None:
-        search = GridSearchCV(FewShotClassifier(), {"pool": ["bdc", "average"]}, cv=3).fit(embedded, LABELS)
+        search = GridSearchCV(FewShotClassifier(), {"pool": ["both", "own", "bdc", "average"]}, cv=3).fit(
+            embedded, LABELS
+        )
         assert search.cv_results_["mean_test_score"].min() > 0.6
 
     def test_arrays_in_cross_validation(self) -> None:
@@ -677,8 +700,6 @@ class TestFiles:
             FewShotClassifier.load(tmp_path / "missing.safetensors")
 
     def test_saving_and_predicting_need_a_fit(self) -> None:
-        from sklearn.exceptions import NotFittedError
-
         for call in (lambda: FewShotClassifier().to_bytes(), lambda: FewShotClassifier().predict(NEW)):
             with pytest.raises(NotFittedError):
                 call()

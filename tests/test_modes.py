@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from deepbdc import _modes
-from deepbdc._modes import evaluating, one_thread
+from deepbdc._modes import evaluating, one_thread, one_thread_workers
 
 SECONDS = 20  # how long a test waits for a thread before it fails
 T = TypeVar("T")
@@ -285,3 +285,23 @@ def test_an_exception_inside_restores_the_number() -> None:
         raise KeyError
     assert torch.get_num_threads() == 3
     assert number_in_a_new_thread() == 3
+
+
+def test_workers_use_one_thread_each_and_leave_others_alone() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        pool = one_thread_workers(3)
+        assert one_thread_workers(3) is pool
+        barrier = threading.Barrier(3, timeout=SECONDS)  # so that three threads are started
+
+        def number() -> int:
+            barrier.wait()
+            return torch.get_num_threads()
+
+        assert [future.result(SECONDS) for future in [pool.submit(number) for _ in range(3)]] == [1, 1, 1]
+        assert torch.get_num_threads() == 3
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(torch.get_num_threads).result(SECONDS) == 3
+    finally:
+        torch.set_num_threads(before)

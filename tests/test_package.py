@@ -39,6 +39,20 @@ print('torch._dynamo' in sys.modules)
     assert run(code) == "False"
 
 
+def test_one_answer_needs_neither_timm_nor_torchvision_nor_scikit_learn() -> None:
+    """They take seconds to import, and a person who classifies one picture waits for them."""
+    code = """
+import sys
+from PIL import Image
+from deepbdc import FewShotClassifier
+fitted = FewShotClassifier().fit([Image.new("RGB", (9, 9), colour) for colour in ("red", "blue")], ["red", "blue"])
+again = FewShotClassifier.load(fitted.to_bytes())
+again.predict([Image.new("RGB", (9, 9), "red")])
+print({'timm', 'torchvision', 'sklearn', 'scipy', 'pandas', 'matplotlib', 'torch._dynamo'} & set(sys.modules))
+"""
+    assert run(code) == "set()"
+
+
 def test_help_does_not_import_torch() -> None:
     code = """
 import sys

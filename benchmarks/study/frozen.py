@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from deepbdc import BDCPool, load_dataset
 from deepbdc._files import temporary, write_text
 from deepbdc.backbones.base import Backbone
-from deepbdc.backbones.efficientnet_lite0 import PREPROCESSING, imagenet_weights
+from deepbdc.backbones.efficientnet_lite import PREPROCESSING, imagenet_weights
 from deepbdc.data.dataset import ArrayDataset
 from deepbdc.embedding import Embedding
 from deepbdc.episodes import Episodes, sample_episodes

@@ -97,8 +97,24 @@ def _helper() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="deepbdc-threads")
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_helper.cache_clear)  # a forked process has no such thread
+@cache
+def one_thread_workers(number: int) -> ThreadPoolExecutor:
+    """Threads that work at the same time, in each of which torch uses one CPU thread. The pool is kept.
+
+    Args:
+        number: How many threads; and how many CPU threads torch uses in other Python threads to come.
+    """
+
+    def start() -> None:
+        torch.get_num_threads()  # gives the thread its first number, which would else replace ours later
+        _set_number_of_this_thread(1, for_new_threads=number)
+
+    return ThreadPoolExecutor(number, thread_name_prefix="deepbdc-workers", initializer=start)
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has no such threads
+    os.register_at_fork(after_in_child=_helper.cache_clear)
+    os.register_at_fork(after_in_child=one_thread_workers.cache_clear)
 
 
 def to_channels_last(network: nn.Module) -> None:

@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import timm  # noqa: F401  (the default network needs it; imported here, so that the first fit does not wait for it)
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -23,31 +20,38 @@ from deepbdc.methods.base import Method
 from deepbdc.own_images import files, networks, pictures
 from deepbdc.own_images.confidence import Confidence, class_directions, learn_confidence
 from deepbdc.own_images.explanation import NONE_OF_THESE, Explanation, Neighbour, Prediction, evidence, heat_map
+from deepbdc.own_images.familiarity import likeness
 from deepbdc.own_images.fitting import DEFAULT_CLASSIFIER, fit_rule, fit_run_classifier, named_classifier
 from deepbdc.own_images.labels import check_labels, check_same_type, without_duplicates
 from deepbdc.own_images.pictures import EmbeddedImage, ImageLike, either
 from deepbdc.own_images.reading import OnBad, embed_all, embed_batches, represent, stack_maps
+from deepbdc.own_images.rejection import reject_rate
+from deepbdc.own_images.sklearn_api import SklearnClassifier
 
 __all__ = ["NONE_OF_THESE", "EmbeddedImage", "Explanation", "FewShotClassifier", "Neighbour", "Prediction"]
 
 _SETTINGS = ("pool", "classifier", "C", "size", "batch_size", "device")
 
 
-class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class FewShotClassifier(SklearnClassifier):
     """Learns classes of pictures from a few examples of each, and says which class a new picture shows.
 
-    A network that was trained before turns each picture into a feature map, BDC pooling turns the map into a vector,
-    and a linear classifier is fitted to the vectors of the examples. A picture may be given as a path, the bytes of a
-    file, an open file, a PIL image, an array ``(h, w)`` or ``(h, w, channels)``, a tensor ``(channels, h, w)``, or as
+    A network that was trained before turns each picture into a vector: the network's own features, and the BDC of its
+    last feature map. A linear classifier is fitted to the vectors of the examples. A picture may be given as a path,
+    the bytes of a file, an open file, a PIL image, an array ``(h, w)`` or ``(h, w, channels)``, a tensor
+    ``(channels, h, w)``, or as
     an `EmbeddedImage` that `embed` returned. Any size and colour mode will do.
 
     Args:
         backbone: The network. ``"efficientnet_lite0"``, trained on ImageNet, comes with the installation;
-            ``"efficientnet_lite0_fine"``, an earlier map of it, is far better on handwritten characters and far worse
-            on photos; ``"timm/NAME"`` downloads its weights. Also the folder or model file of a run of ``deepbdc
-            train``, the name of a network in the zoo (see `load_pretrained`), a `Method`, an `Embedding`, or a network
-            of your own that gives feature maps ``(n, channels, h, w)``.
-        pool: ``"bdc"`` or ``"average"`` (default: ``"bdc"``). A run, `Method` or `Embedding` keeps its own pooling.
+            ``"efficientnet_lite1"`` and ``"efficientnet_lite2"`` are larger; ``"efficientnet_lite0_fine"``, an earlier
+            map, is far better on handwritten characters and far worse on photos; ``"timm/NAME"`` downloads its
+            weights, unless you give them. Also the folder or model file of a run of ``deepbdc train``, the name of a
+            network in the zoo (see `load_pretrained`), a `Method`, an `Embedding`, or a network of your own that gives
+            feature maps ``(n, channels, h, w)``.
+        pool: What describes a picture: the network's ``"own"`` features, the ``"bdc"`` or the ``"average"`` of its
+            last map, or ``"both"``, which is the network's own features and BDC side by side (the default). A run,
+            `Method` or `Embedding` keeps its own pooling.
         classifier: ``"logistic"``, ``"prototype"`` (cosine similarity) or ``"softmax"``. By default, a run or `Method`
             uses its own classifier, for as many shots as there are examples per class; every other network uses
             ``"logistic"``.
@@ -57,6 +61,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch_size: Pictures that go through the network at once: small batches are faster on a CPU, large ones on a
             GPU.
         device: ``"cpu"``, ``"cuda"``, ...
+        weights: A file with the weights of the named network (.safetensors, or tensors that ``torch.save`` wrote), if
+            they are not to be downloaded.
 
     After `fit`, ``classes_`` holds the classes, sorted; ``examples_`` and ``example_labels_`` hold the examples.
 
@@ -88,6 +94,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         size: int | None = None,
         batch_size: int = 8,
         device: str = "cpu",
+        weights: str | Path | None = None,
     ) -> None:
         self.backbone = backbone
         self.pool = pool
@@ -96,6 +103,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.size = size
         self.batch_size = batch_size
         self.device = device
+        self.weights = weights
 
     # ---- learning
 
@@ -137,11 +145,16 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._learn(self.embedding_, self.method_, [*self.examples_, *new], together, self.mean_)
         return self
 
+    def subtract(self, mean: Tensor) -> None:
+        """Subtract the mean representation ``(features,)`` of unlabelled pictures from now on, as `fit` can."""
+        self.check_fitted()
+        self._learn(self.embedding_, self.method_, self.examples_, self.example_labels_, mean, warn=False)
+
     def _find_embedding(self) -> Embedding:
         size: Any = self.batch_size  # an integer of numpy will do
         if not isinstance(size, Integral) or size < 1:
             raise UserError(f"batch_size must be a positive whole number, got {size!r}")
-        return networks.find_embedding(self.backbone, self.pool, self.size, self.device)
+        return networks.find_embedding(self.backbone, self.pool, self.size, self.device, self.weights)
 
     def _learn(
         self,
@@ -176,14 +189,22 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # ---- answering
 
-    def predict(self, images: Any = None, reject: bool = False, *, X: Any = None) -> NDArray[Any]:
-        """The class of each picture. With ``reject``, pictures that are unlike all examples get "none of these"."""
+    def predict(self, images: Any = None, reject: bool | float = False, *, X: Any = None) -> NDArray[Any]:
+        """The class of each picture.
+
+        Args:
+            images: Pictures.
+            reject: Label pictures that are unlike all examples "none of these": 0.05 (or True) means that about this
+                share of the pictures of the known classes may be lost by that.
+            X: Another name for ``images``, as scikit-learn has it.
+        """
+        rate = reject_rate(reject)
         answers = list(self.classify(either(images, X)))
         labels = self.classes_[[int(answer.probabilities.argmax()) for answer in answers]]
-        if not reject:
+        if rate is None:
             return labels
         labels = labels.astype(object)
-        labels[[answer.rejected for answer in answers]] = NONE_OF_THESE
+        labels[[answer.rejected_at(rate) for answer in answers]] = NONE_OF_THESE
         return labels
 
     def predict_proba(self, images: Any = None, *, X: Any = None) -> NDArray[np.float64]:
@@ -207,7 +228,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             on_bad: Called with the error of each picture that cannot be read. That picture gets no answer. Without
                 ``on_bad`` the error is raised.
         """
-        check_is_fitted(self, "examples_")
+        self.check_fitted()
         images, batch_size = pictures.as_list(images), int(self.batch_size)
         for batch in embed_batches(images, self.embedding_, batch_size, on_bad, thumbnails=False):
             if batch:  # it is empty if none of its pictures could be read
@@ -237,7 +258,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         from PIL import Image
 
-        check_is_fitted(self, "examples_")
+        self.check_fitted()
         (embedded,) = self._embed(pictures.as_list(image), self.embedding_)
         (prediction,) = self._answers([embedded])
         label = prediction.label if label is None else label
@@ -280,13 +301,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _answers(self, batch: Sequence[EmbeddedImage]) -> list[Prediction]:
         representations = self._representations(stack_maps(batch).to(self._device))
         scores = self.rule_(representations.unsqueeze(0))[0].double() * self.confidence_.scale
-        probabilities = torch.softmax(scores, dim=1).cpu().numpy()
-        similarities = _cosines(representations, self.directions_).max(dim=1).values
-        rejected = (similarities < self.confidence_.threshold).tolist()
+        probabilities = torch.softmax(scores, dim=1)
+        likenesses = likeness(representations, self.directions_, probabilities).cpu().numpy()
+        familiar = self.confidence_.familiarity.of(likenesses).tolist()
         classes = self.classes_.tolist()
         return [
-            Prediction.from_probabilities(image.name, classes, row, none)
-            for image, row, none in zip(batch, probabilities, rejected, strict=True)
+            Prediction.from_probabilities(image.name, classes, row, share)
+            for image, row, share in zip(batch, probabilities.cpu().numpy(), familiar, strict=True)
         ]
 
     # ---- from pictures to representations
@@ -313,7 +334,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def to_bytes(self) -> bytes:
         """The content of the file that `save` writes."""
-        check_is_fitted(self, "examples_")
+        self.check_fitted()
         return files.to_bytes(
             files.SavedClassifier(
                 self._settings, self.embedding_, self.method_, self.examples_, self.example_labels_, self.mean_
@@ -345,7 +366,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         from deepbdc.own_images.onnx import write_onnx
 
-        check_is_fitted(self, "examples_")
+        self.check_fitted()
         write_onnx(
             path,
             embedding=self.embedding_,

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -74,6 +75,34 @@ def from_bytes(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str,
     if header.get("format") != FORMAT:
         raise UserError(f"{path} has format {header.get('format')}, this version of deepbdc reads {FORMAT}")
     return tensors, header
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The weights in a file that anybody wrote: safetensors, or of ``torch.save``. Reading never runs code of the file.
+
+    Of a training checkpoint, the part ``state_dict`` or ``model`` is taken. The prefix ``module.`` of parallel training
+    is dropped.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        if path.suffix == ".safetensors":
+            found: Any = load_file(path)
+        else:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, RuntimeError, UnpicklingError, EOFError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{path} is no file of weights that can be read safely: give a .safetensors file, or one that torch.save "
+            f"wrote and that holds only tensors ({type(error).__name__})"
+        ) from error
+    for part in ("state_dict", "model"):
+        found = found.get(part, found) if isinstance(found, Mapping) else found
+    if not isinstance(found, Mapping) or not found or not all(isinstance(value, Tensor) for value in found.values()):
+        raise UserError(f"{path} holds no weights: it must map the names of layers to tensors")
+    return {str(name).removeprefix("module."): value for name, value in found.items()}
 
 
 class Memory(nn.Module):

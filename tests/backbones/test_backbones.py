@@ -41,7 +41,8 @@ def residual_stages(depths: tuple[int, ...]) -> int:
 
 
 def test_the_registry_has_the_backbones_of_the_paper() -> None:
-    assert list_backbones() == sorted([*PARAMETERS, "efficientnet_lite0", "efficientnet_lite0_fine"])
+    lite = ["efficientnet_lite0", "efficientnet_lite0_fine", "efficientnet_lite1", "efficientnet_lite2"]
+    assert list_backbones() == sorted([*PARAMETERS, *lite])
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

@@ -98,13 +98,23 @@ def test_none_of_these_is_called_the_same_everywhere() -> None:
 
 
 def test_none_of_these(saved: str, capsys: Printed) -> None:
-    main(["classify", saved, "photos/noise.png", str(photos() / "circle"), "--reject", "--json", "a.json"])
+    main(["classify", saved, "photos/noise.png", str(photos() / "circle"), "--reject", "0.05", "--json", "a.json"])
     printed = capsys.readouterr().out
     assert rows(printed)["photos/noise.png"][:4] == ["none", "of", "these", "-"]
     noise, circle, _ = json.loads(Path("a.json").read_text())["results"]
     assert (noise["label"], noise["probability"], noise["looks_like_none"]) == ("none of these", None, True)
-    assert noise["runner_up_probability"] == max(noise["probabilities"].values())
+    assert (noise["runner_up"], noise["runner_up_probability"]) == (
+        max(noise["probabilities"], key=noise["probabilities"].get),
+        None,
+    )
+    assert noise["familiarity"] < 0.05 <= circle["familiarity"]
     assert (circle["label"], circle["looks_like_none"]) == ("circle", False)
+
+
+@pytest.mark.parametrize("share", ["0", "1", "1.5", "-0.1"])
+def test_a_share_to_reject_is_between_0_and_1(share: str, saved: str) -> None:
+    with pytest.raises(SystemExit, match=r"reject must be between 0 and 1, like 0\.05"):
+        main(["classify", saved, str(photos()), f"--reject={share}"])
 
 
 def test_sorting(saved: str, capsys: Printed) -> None:

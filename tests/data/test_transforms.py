@@ -1,7 +1,10 @@
+import pickle
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as v2
 
 from deepbdc.data.transforms import (
@@ -33,6 +36,36 @@ def test_resize_crop_and_normalise(preprocessing: Preprocessing) -> None:
     cropped = np.asarray(resized.crop((left, top, left + size, top + size)), dtype=np.float32) / 255
     expected = (cropped - np.array(preprocessing.mean)) / np.array(preprocessing.std)
     torch.testing.assert_close(found, torch.from_numpy(expected).permute(2, 0, 1).float(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "preprocessing",
+    [
+        AT_84,
+        AT_224,
+        Preprocessing(224, 224, interpolation="bicubic"),
+        Preprocessing(64, 70, squash=True, interpolation="lanczos"),
+        Preprocessing(50, 31),  # the resized image is smaller than the crop
+        Preprocessing(51, 30),
+    ],
+)
+@pytest.mark.parametrize("size", [(48, 64), (101, 80), (84, 84), (224, 225), (33, 57), (7, 5), (1, 30), (92, 37)])
+def test_bit_for_bit_the_same_as_torchvision(preprocessing: Preprocessing, size: tuple[int, int]) -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8))
+    sides = [preprocessing.resize] * (2 if preprocessing.squash else 1)
+    cropped = image if preprocessing.squash else middle_part(image)
+    resized = v2.resize(cropped, sides, interpolation=InterpolationMode(preprocessing.interpolation))
+    whole = v2.to_image(v2.center_crop(resized, [preprocessing.input_size]))
+    expected = v2.normalize(v2.to_dtype(whole, scale=True), list(preprocessing.mean), list(preprocessing.std))
+    found = make_test_transform(preprocessing)(image)
+    assert torch.equal(found, expected)
+    assert found.is_contiguous()
+
+
+def test_the_transform_can_be_sent_to_another_process() -> None:
+    transform = make_test_transform(AT_84)
+    image = Image.fromarray(pixels(1, 100)[0])
+    assert torch.equal(pickle.loads(pickle.dumps(transform))(image), transform(image))
 
 
 def test_a_batch_gives_the_same_as_single_images_if_nothing_is_resized() -> None:

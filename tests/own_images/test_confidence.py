@@ -9,11 +9,9 @@ from torch import Tensor
 from deepbdc import create_classifier
 from deepbdc.own_images import confidence
 from deepbdc.own_images.confidence import (
-    between,
     held_out_scores,
     in_their_span,
     learn_confidence,
-    simulated_similarities,
     usual_scale,
 )
 
@@ -103,41 +101,3 @@ def test_probabilities_do_not_depend_on_the_size_of_representations(similarity: 
     prototype = create_classifier("prototype", similarity=similarity)
     small, large = (learn_confidence(prototype, size * examples, labels, 4).scale for size in (1, 1000))
     assert large == pytest.approx(small / 1000**2, rel=0.02)
-
-
-def test_simulated_similarities_against_loops() -> None:
-    examples, labels = clusters([3, 1, 2], 1.0)
-    unit = torch.nn.functional.normalize(examples, dim=1)
-
-    def nearest(index: int, left_out: set[int]) -> float:
-        best = -2.0
-        for label in range(3):
-            rows = [i for i in range(6) if labels[i] == label and i not in left_out]
-            if rows:
-                direction = unit[rows].sum(dim=0)
-                best = max(best, float(unit[index] @ direction / direction.norm()))
-        return best
-
-    inside, outside = simulated_similarities(examples, labels, 3)
-    assert inside.tolist() == pytest.approx([nearest(i, {i}) for i in (0, 1, 2, 4, 5)], abs=1e-5)
-    assert outside.tolist() == pytest.approx(
-        [nearest(i, {j for j in range(6) if labels[j] == labels[i]}) for i in range(6)], abs=1e-5
-    )
-
-
-def test_the_threshold_lies_between_the_two_means() -> None:
-    inside, outside = torch.tensor([0.8, 0.9, 1.0]), torch.tensor([0.1, 0.2, 0.3])
-    assert between(inside, outside) == pytest.approx(0.55)
-    assert between(torch.tensor([0.9, 0.9]), outside) > 0.85  # nearer to the similarities with the smaller spread
-
-
-def test_thresholds_if_only_one_kind_of_similarity_can_be_simulated() -> None:
-    one_each, labels = clusters([1, 1, 1], 1.0)
-    _, outside = simulated_similarities(one_each, labels, 3)
-    assert outside.mean() < learn_confidence(LOGISTIC, one_each, labels, 3).threshold < 1
-    one_class, labels = clusters([4], 1.0)
-    inside, _ = simulated_similarities(one_class, labels, 1)
-    prototype = create_classifier("prototype")
-    assert learn_confidence(prototype, one_class, labels, 1).threshold < inside.mean()
-    single, labels = clusters([1], 1.0)
-    assert learn_confidence(prototype, single, labels, 1).threshold == confidence.NOTHING_KNOWN

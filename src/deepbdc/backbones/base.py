@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from deepbdc._modes import evaluating
 from deepbdc._registry import Registry
+from deepbdc.backbones.folding import FoldedBlock
 from deepbdc.errors import UserError
 from deepbdc.preprocessing import Preprocessing
 
@@ -37,11 +38,32 @@ class Backbone(nn.Module):
             "the ResNets"
         )
 
+    def folded(self) -> list[FoldedBlock] | None:
+        """What the backbone computes in evaluation mode, as convolutions without batch norm, or None if it cannot say.
+
+        Programs that only embed pictures make an engine of it, which is faster. It is a copy of the weights as they are
+        now. A backbone that gives it must let `engine_in_use` answer its calls.
+        """
+        return None
+
     def forward(self, images: Tensor) -> Tensor:
         """Map images ``(n, 3, h, w)`` to features."""
         for block in self.blocks_in_order():
             images = block(images)
         return images
+
+    def kept_map(self, images: Tensor) -> Tensor:
+        """The map of images that is enough to compute `two_views`: by default the feature map itself."""
+        features: Tensor = self(images)
+        return features
+
+    def two_views(self, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """What a map of `kept_map` tells: the feature map ``(n, out_channels, h, w)``, and the network's own vectors.
+
+        The network's own vectors ``(n, features)`` are those that its own last layer would classify. By default they
+        are the average of the feature map.
+        """
+        return kept, kept.mean(dim=(2, 3))
 
     @torch.no_grad()
     def map_size(self, input_size: int | None = None) -> tuple[int, int]:

@@ -5,21 +5,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
 from deepbdc._words import counted
 from deepbdc.commands.examples import ExampleSource, find_files, note, progress_bar
-from deepbdc.commands.options import OUTPUT, EstimatorOptions, Flag
+from deepbdc.commands.options import NETWORK, OUTPUT, EstimatorOptions, Flag
 from deepbdc.commands.targets import check_output, check_space, find_sorter
 from deepbdc.errors import UserError
+from deepbdc.own_images.rejection import reject_rate
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from deepbdc.data.images import BadImage
-    from deepbdc.estimator import FewShotClassifier
+    from deepbdc.estimator import EmbeddedImage, FewShotClassifier
     from deepbdc.report.classification import ClassifiedPicture, Tally
     from deepbdc.sorting import Sorter
 
@@ -30,8 +31,9 @@ def classify_images(
     examples: Path,
     /,
     *images: Path,
-    reject: Flag = False,
+    reject: Annotated[float | bool, Parameter(metavar="SHARE", negative="", show_default=False)] = False,
     truth: Flag = False,
+    centre: Annotated[Literal["auto", "none"], Parameter(group=NETWORK)] = "auto",
     csv: Annotated[Path | None, Parameter(metavar="FILE", group=OUTPUT)] = None,
     json: Annotated[Path | None, Parameter(metavar="FILE", group=OUTPUT)] = None,
     force: Annotated[Flag, Parameter(group=OUTPUT)] = False,
@@ -46,7 +48,7 @@ def classify_images(
     Make a folder that contains one folder for each class, and put one or more example pictures into each.
     The names of these folders are the labels. For example:
 
-        deepbdc classify examples photos --reject --csv photos.csv
+        deepbdc classify examples photos --reject 0.05 --csv photos.csv
         deepbdc classify examples photos --move-to sorted --dry-run
 
     Pictures are never overwritten: if a name is taken, the picture gets another, like "1 (2).jpg". `deepbdc undo`
@@ -58,7 +60,11 @@ def classify_images(
         examples: A folder that contains one folder of example pictures for each class, or a classifier saved by
             `deepbdc fit` (.safetensors).
         images: The pictures to classify: files, and folders, which are searched with all their subfolders.
-        reject: Label pictures that look like none of the classes 'none of these'.
+        reject: Label pictures that look like none of the classes 'none of these'. The number is the share of the
+            pictures of your classes that may be lost by that (without a number: 0.05).
+        centre: Whether the mean of the pictures to classify is subtracted: with auto, if most classes have a single
+            example and there are enough pictures of many classes; with none, each answer is independent of the other
+            pictures.
         truth: Print the accuracy. The true class of a picture is the name of its folder.
         csv: Write all results to this file as CSV, with the probability of every class.
         json: Write all results to this file as JSON.
@@ -72,15 +78,17 @@ def classify_images(
     from rich.console import Console
 
     console = Console()
+    rate = reject_rate(reject)
     sorter = find_sorter(move_to, copy_to, dry_run, images, examples)
     _check_outputs(csv, json, force)
     source = ExampleSource.find(examples, options.given() if options else {})
     files = find_files(images, source, "deepbdc classify examples photos")
     check_space(sorter, files)
     fitted = source.classifier()
-    if len(fitted.classes_) == 1 and not reject:
+    if len(fitted.classes_) == 1 and rate is None:
         note(f"there is only one class, so every picture is labelled {fitted.classes_[0]!s} unless you give --reject")
-    tally = _classify(fitted, files, console, sorter, reject=reject, quiet=quiet, csv=csv, json=json)
+    centred = _centred(fitted, files) if centre == "auto" else files
+    tally = _classify(fitted, files, console, sorter, reject=rate, quiet=quiet, csv=csv, json=json, pictures=centred)
     tally.print(console)
     if truth:
         tally.print_truth(console)
@@ -99,18 +107,36 @@ def _check_outputs(csv: Path | None, json: Path | None, force: bool) -> None:
         check_output(path, force=force)
 
 
+def _centred(fitted: "FewShotClassifier", files: Sequence[Path]) -> "Sequence[Path | EmbeddedImage]":
+    """Subtract the mean of the pictures if that can be expected to help, and say so. Return the pictures."""
+    from deepbdc.own_images.centring import centre
+
+    done = centre(fitted, files)
+    if done.used:
+        note(
+            f"the classes have about one example each, so the mean of {done.used:,} of the pictures was subtracted. "
+            "That makes the answers better on average, but each depends a little on the other pictures; "
+            "--centre none prevents it"
+        )
+    return done.images
+
+
 def _classify(
     fitted: "FewShotClassifier",
     files: Sequence[Path],
     console: "Console",
     sorter: "Sorter | None",
     *,
-    reject: bool,
+    reject: float | None,
     quiet: bool,
     csv: Path | None,
     json: Path | None,
+    pictures: "Sequence[Path | EmbeddedImage] | None" = None,
 ) -> "Tally":
-    """Classify the files one by one. Print, write, sort and count each result before the next."""
+    """Classify the files one by one. Print, write, sort and count each result before the next.
+
+    ``pictures`` are those of the files, if some of them are embedded already.
+    """
     from rich.console import Console
 
     from deepbdc.report import classification as report
@@ -128,7 +154,7 @@ def _classify(
         if not quiet:
             console.print(rows.head(), soft_wrap=True)
         stack.enter_context(_until_interrupted(tally))
-        for result in results(fitted, files, reject):
+        for result in results(fitted, files, reject, pictures):
             if sorter is not None and result.readable:
                 result = place_result(sorter, result, folders)
             for write in writers:
@@ -148,13 +174,18 @@ def _until_interrupted(tally: "Tally") -> Iterator[None]:
         tally.interrupted = True
 
 
-def results(fitted: "FewShotClassifier", files: Sequence[Path], reject: bool) -> "Iterator[ClassifiedPicture]":
-    """Yield a result for each file, in order."""
+def results(
+    fitted: "FewShotClassifier",
+    files: Sequence[Path],
+    reject: float | None,
+    pictures: "Sequence[Path | EmbeddedImage] | None" = None,
+) -> "Iterator[ClassifiedPicture]":
+    """Yield a result for each file, in order. Some of the ``pictures`` in the files may be embedded already."""
     from deepbdc.report.classification import ClassifiedPicture, from_prediction
 
     bad: list[BadImage] = []  # errors of the unreadable files, for which there is no prediction, in order
     waiting = iter(files)
-    for prediction in fitted.classify(files, on_bad=bad.append):
+    for prediction in fitted.classify(files if pictures is None else pictures, on_bad=bad.append):
         for file in waiting:
             if str(file) == prediction.name:
                 yield from_prediction(file, prediction, reject)

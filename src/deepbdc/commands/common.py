@@ -1,5 +1,6 @@
-"""What several commands share: the default folder of a run, a check of --device, and which process prints."""
+"""What several commands share: the default folder of a run, a check of --device, and what is printed by whom."""
 
+import sys
 from pathlib import Path
 
 from deepbdc.errors import UserError
@@ -27,3 +28,8 @@ def is_main_process() -> bool:
     from torch import distributed
 
     return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+
+
+def say_at_once(text: str) -> None:
+    """Print what the command is about to do, before it imports what takes long. Results alone go to stdout."""
+    print(text, file=sys.stderr, flush=True)

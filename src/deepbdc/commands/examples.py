@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepbdc._words import counted
-from deepbdc.commands.common import check_device
+from deepbdc.commands.common import check_device, say_at_once
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class ExampleSource:
 
     @classmethod
     def find(cls, path: Path, settings: dict[str, Any]) -> "ExampleSource":
-        """Find the example pictures or the saved classifier at ``path``, and check the settings.
+        """Find the example pictures or the saved classifier at ``path``, check the settings, and say what comes.
 
         Raises:
             UserError: The path holds neither, or the settings do not fit.
@@ -50,9 +50,9 @@ class ExampleSource:
 
         if settings.get("batch_size", 1) < 1:
             raise UserError(f"--batch-size must be at least 1, got {settings['batch_size']}")
-        if "device" in settings:
-            check_device(settings["device"])
         if path.is_dir():
+            say_at_once(f"Learning from the examples in {path} ...")
+            _check_device(settings)
             pairs = [(file, name) for name, files in _class_folders(path).items() for file in files]
             return cls(path, settings, tuple(file for file, _ in pairs), tuple(name for _, name in pairs))
         if not path.exists():
@@ -65,6 +65,8 @@ class ExampleSource:
         learnt = [f"--{name}" for name in settings if name not in NOT_LEARNT]
         if learnt:
             raise UserError(f"{path} is a saved classifier, which has its own settings: omit {', '.join(learnt)}")
+        say_at_once(f"Loading the classifier {path} ...")
+        _check_device(settings)
         return cls(path, settings)
 
     def classifier(self) -> "FewShotClassifier":
@@ -114,6 +116,12 @@ class ExampleSource:
                     embedded.append(None if image is None else replace(image, name=name))
                 advance(len(chunk))
         return estimator, embedded
+
+
+def _check_device(settings: dict[str, Any]) -> None:
+    """Check the device, if one was given. This imports torch."""
+    if "device" in settings:
+        check_device(settings["device"])
 
 
 def _class_folders(path: Path) -> dict[str, list[Path]]:

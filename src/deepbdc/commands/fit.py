@@ -58,6 +58,7 @@ def fit_examples(
     numbers = f"{counted(len(fitted.classes_), 'class', 'classes')}, {counted(len(embedded), 'picture')}"
     say(console, f"{numbers}: {_counts(source.labels)}")
     say(console, _estimate(fitted, embedded, source.labels))
+    say(console, _rejection(fitted, source.labels))
     for suffix, target in targets.items():
         (fitted.save if suffix == ".safetensors" else fitted.to_onnx)(target)
         say(console, f"Saved: {target}")
@@ -81,6 +82,25 @@ def _counts(labels: Sequence[str], most: int = 12) -> str:
     counts = Counter(labels)
     named = ", ".join(f"{name} ({number})" for name, number in list(counts.items())[:most])
     return named + (", ..." if len(counts) > most else "")
+
+
+def _rejection(fitted: "FewShotClassifier", labels: Sequence[str]) -> str:
+    """What to expect of ``--reject``: how many pictures of other classes it finds, if each class were unknown."""
+    from deepbdc.own_images.rejection import USUAL_RATE
+
+    found = fitted.confidence_.familiarity.others_rejected(USUAL_RATE)
+    kept = f"{100 * (1 - USUAL_RATE):.0f} %"
+    if max(Counter(labels).values()) == 1:
+        return (
+            "With a single example per class, --reject cannot know how much the pictures of a class differ: it finds "
+            "only pictures that are very different. Give two or more examples of each class."
+        )
+    if found is None:
+        return f"'deepbdc classify --reject {USUAL_RATE}' keeps about {kept} of the pictures of this class."
+    return (
+        f"'deepbdc classify --reject {USUAL_RATE}' keeps about {kept} of the pictures of these classes, and would find "
+        f"{100 * found:.0f} % of the pictures of a class that is as close to them as they are to each other."
+    )
 
 
 def _estimate(estimator: "FewShotClassifier", embedded: "list[EmbeddedImage]", labels: Sequence[str]) -> str:

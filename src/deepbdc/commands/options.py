@@ -64,10 +64,13 @@ class EstimatorOptions:
     backbone: NameOrPath | None = None
     """The network: the folder of a run of `deepbdc train`, the name of a network in the zoo, like
     miniimagenet/conv4/stl_deepbdc, or timm/NAME, whose weights are downloaded (default: efficientnet_lite0, trained on
-    ImageNet and part of the installation). efficientnet_lite0_fine is far better on
-    handwritten characters, and far worse on photos."""
+    ImageNet and part of the installation). efficientnet_lite2 is larger: more accurate and slower.
+    efficientnet_lite0_fine is far better on handwritten characters, and far worse on photos."""
+    weights: Annotated[Path | None, Parameter(metavar="FILE")] = None
+    """Weights of the network, if they are not to be downloaded: .safetensors, or tensors that torch.save wrote."""
     pool: Annotated[str | None, Parameter(metavar="NAME")] = None
-    """How feature maps become representations: bdc or average (default: bdc)."""
+    """What describes a picture: own (the network's own features), bdc, average, or both: own and bdc side by side
+    (default: both)."""
     size: Annotated[int | None, Parameter(metavar="PIXELS")] = None
     """Height and width of the pictures as the network sees them (default: the network's own)."""
     classifier: Annotated[str | None, Parameter(metavar="NAME")] = None

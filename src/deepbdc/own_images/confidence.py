@@ -1,7 +1,6 @@
-"""Calibration: turns scores into probabilities, and low similarities into "none of these". It needs only the examples.
+"""Calibration: turns scores into probabilities, and likenesses into "none of these". It needs only the examples.
 
-A held-out example stands for a new picture of its class. An example whose whole class is held out stands for a picture
-of no class.
+A held-out example stands for a new picture of its class.
 """
 
 import math
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax, one_hot
 
 from deepbdc.classifiers import Classifier, create_classifier
+from deepbdc.own_images.familiarity import Familiarity, learn_familiarity
 
 # The usual scale of scores, for tasks in which no example can be held out. It was fitted to tasks of the validation
 # classes of CIFAR-FS and Omniglot; benchmarks/own_images.py measures its calibration on their test classes.
@@ -20,31 +20,32 @@ REFERENCE_C = 10.0
 """The usual scale is that of logistic regression with this C."""
 DEVIATION = 0.5
 """Prior standard deviation of the logarithm of the scale around that of the usual one."""
-ONE_SIDED_MARGINS = (0.5, 1.5)
-"""Where the threshold lies if only one kind of similarity can be simulated, in standard deviations from its mean: above
-the mean of pictures of no class, or below the mean of pictures of the only class."""
-NOTHING_KNOWN = 0.14
-"""The threshold for a single picture of a single class, from which nothing can be simulated."""
 _FOLDS = 5
 
 
 @dataclass(frozen=True)
 class Confidence:
-    """How scores and similarities are turned into answers."""
+    """How scores and likenesses are turned into answers."""
 
     scale: float
     """Probabilities are the softmax of the scores times this number."""
-    threshold: float
-    """A picture whose similarity to every class is below this number is none of these."""
+    familiarity: Familiarity
+    """Tells how unusual the likeness of a picture is among the pictures of the known classes."""
 
 
 @torch.no_grad()
 def learn_confidence(classifier: Classifier, examples: Tensor, labels: Tensor, way: int) -> Confidence:
-    """Learn scale and threshold from representations ``(s, features)`` with labels ``(s,)`` of ``way`` classes."""
+    """Learn both from representations ``(s, features)`` with labels ``(s,)`` of ``way`` classes."""
     # Learnt weights belong to the features themselves; every other classifier needs inner products only.
     learnt = any(True for _ in classifier.parameters()) if isinstance(classifier, nn.Module) else False
     examples = examples.double() if learnt else in_their_span(examples)
-    return Confidence(_scale(classifier, examples, labels, way), _threshold(examples, labels, way))
+    held_out, scores = _held_out(classifier, examples, labels, way)
+    scale = _scale(classifier, examples, labels, way, scores, labels[held_out])
+    probabilities = torch.softmax(scale * scores, dim=1).amax(dim=1)
+    own = one_hot(labels, way).bool()
+    all_scores = (scale * classifier(examples, labels, examples)).masked_fill(own, -torch.inf)
+    other = torch.softmax(all_scores, dim=1).amax(dim=1) if way > 1 else torch.zeros(len(labels))
+    return Confidence(scale, learn_familiarity(examples, labels, way, held_out, probabilities, other.to(examples)))
 
 
 def in_their_span(examples: Tensor) -> Tensor:
@@ -64,8 +65,10 @@ def _normalised(vectors: Tensor) -> Tensor:
     return torch.nn.functional.normalize(vectors, dim=-1)
 
 
-def _scale(classifier: Classifier, examples: Tensor, labels: Tensor, way: int) -> float:
-    """The most probable scale given the held-out examples, with a prior around the usual scale."""
+def _scale(
+    classifier: Classifier, examples: Tensor, labels: Tensor, way: int, scores: Tensor, held_out: Tensor
+) -> float:
+    """The most probable scale given ``scores`` of held-out examples with labels, with a prior around the usual one."""
     if way == 1:
         return 1.0
     # The usual scale is that of the reference classifier. The scores of other classifiers are larger or smaller.
@@ -75,7 +78,6 @@ def _scale(classifier: Classifier, examples: Tensor, labels: Tensor, way: int) -
     usual = torch.tensor(usual_scale(examples, labels, way) * ratio).log()
     logs = _candidates(float(usual))
     loss = ((logs - usual) / DEVIATION).square() / 2
-    scores, held_out = held_out_scores(classifier, examples, labels, way)
     for score, label in zip(scores, held_out, strict=True):
         loss -= log_softmax(logs.exp().unsqueeze(1) * score, dim=-1)[:, label]
     return float(logs[loss.argmin()].exp())
@@ -107,66 +109,29 @@ def _margin(classifier: Classifier, examples: Tensor, labels: Tensor) -> float:
 
 
 def held_out_scores(classifier: Classifier, examples: Tensor, labels: Tensor, way: int) -> tuple[Tensor, Tensor]:
-    """Scores ``(n, way)`` and labels ``(n,)`` of held-out examples, each from a fit to the other folds.
+    """Scores ``(n, way)`` and labels ``(n,)`` of held-out examples, each from a fit to the other folds."""
+    held_out, scores = _held_out(classifier, examples, labels, way)
+    return scores, labels[held_out]
+
+
+def _held_out(classifier: Classifier, examples: Tensor, labels: Tensor, way: int) -> tuple[Tensor, Tensor]:
+    """Indices of held-out examples ``(n,)`` and their scores ``(n, way)``, each from a fit to the other folds.
 
     Each fold holds about the same share of every class, so that no class has an advantage. A class with a single
     example keeps it in every fit.
     """
     counts, ranks = torch.bincount(labels, minlength=way), _rank_in_class(labels)
     folds = min(max(int(counts.max()), 2), _FOLDS)
-    scores, true = [examples.new_empty(0, way)], [labels[:0]]
+    scores, indices = [examples.new_empty(0, way)], [labels[:0]]
     for fold in range(folds):
         out = (ranks % folds == fold) & (counts[labels] > 1)
         if out.any():
             scores.append(classifier(examples[~out], labels[~out], examples[out]))
-            true.append(labels[out])
-    return torch.cat(scores), torch.cat(true)
+            indices.append(out.nonzero()[:, 0])
+    return torch.cat(indices), torch.cat(scores)
 
 
 def _rank_in_class(labels: Tensor) -> Tensor:
     """For each example, the number of examples of its class that come before it."""
     members = one_hot(labels)
     return (members.cumsum(dim=0) * members).sum(dim=1) - 1
-
-
-def _threshold(examples: Tensor, labels: Tensor, way: int) -> float:
-    """A threshold between the similarities of new pictures of the classes and those of pictures of no class."""
-    inside, outside = simulated_similarities(examples, labels, way)
-    if len(inside) and len(outside):
-        return between(inside, outside)
-    above, below = ONE_SIDED_MARGINS
-    if len(outside):  # one picture per class
-        return float(outside.mean()) + above * _deviation(outside)
-    if len(inside):  # one class
-        return float(inside.mean()) - below * _deviation(inside)
-    return NOTHING_KNOWN
-
-
-def simulated_similarities(examples: Tensor, labels: Tensor, way: int) -> tuple[Tensor, Tensor]:
-    """Cosine similarities to the nearest class, for two kinds of simulated new pictures.
-
-    Returns:
-        Those of examples held out of their class, where it has others; and those of examples whose whole class is held
-        out, if there is another class.
-    """
-    unit = _normalised(examples)
-    members = one_hot(labels, way).to(unit.dtype)
-    sums, counts = members.T @ unit, members.sum(dim=0)
-    cosines = unit @ _normalised(sums).T
-    own = members.bool()
-    rest = sums[labels] - unit  # the sum of the other examples of the class
-    with_rest = torch.where(own, (unit * _normalised(rest)).sum(dim=1, keepdim=True), cosines)
-    inside = with_rest.max(dim=1).values[counts[labels] > 1]
-    outside = cosines.masked_fill(own, -2).max(dim=1).values if way > 1 else cosines.new_empty(0)
-    return inside, outside
-
-
-def between(inside: Tensor, outside: Tensor) -> float:
-    """The number that lies as many standard deviations below the mean of ``inside`` as above that of ``outside``."""
-    low, high = float(outside.mean()), float(inside.mean())
-    spread_low, spread_high = _deviation(outside), _deviation(inside)
-    return low + (high - low) * spread_low / (spread_low + spread_high)
-
-
-def _deviation(values: Tensor) -> float:
-    return max(float(values.std(correction=0)), 1e-3)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deepbdc._files import write_bytes
+from deepbdc.own_images.rejection import USUAL_RATE
 from deepbdc.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
@@ -32,13 +33,13 @@ class Prediction:
     """The second most likely class; None if there is only one class."""
     runner_up_probability: float
     probabilities: NDArray[np.float64]
-    """The probabilities of all classes, in the order of ``classes_``."""
-    rejected: bool
-    """Whether the picture looks like none of the classes."""
+    """The probabilities of all classes, in the order of ``classes_``, provided that the picture shows one of them."""
+    familiarity: float = 1.0
+    """The share of the pictures of the known classes that look even less like the examples: 0.02 is a rare look."""
 
     @classmethod
     def from_probabilities(
-        cls, name: str, classes: Sequence[Any], probabilities: NDArray[np.float64], rejected: bool
+        cls, name: str, classes: Sequence[Any], probabilities: NDArray[np.float64], familiarity: float = 1.0
     ) -> Self:
         """The answer that has these probabilities of the classes."""
         first, *rest = np.argsort(-probabilities, kind="stable")[:2].tolist()
@@ -49,8 +50,17 @@ class Prediction:
             runner_up=classes[rest[0]] if rest else None,
             runner_up_probability=float(probabilities[rest[0]]) if rest else 0.0,
             probabilities=probabilities,
-            rejected=rejected,
+            familiarity=familiarity,
         )
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the picture looks like none of the classes, if a share of 0.05 of theirs may be lost by that."""
+        return self.rejected_at(USUAL_RATE)
+
+    def rejected_at(self, rate: float) -> bool:
+        """The same if a share ``rate`` of the pictures of the known classes may be lost."""
+        return self.familiarity < rate
 
     @property
     def answer(self) -> Any:

@@ -42,7 +42,7 @@ class SavedClassifier:
     @property
     def backbone(self) -> Any:
         """The ``backbone`` for `FewShotClassifier`: a name, a trained method or an embedding."""
-        if self.embedding.description["kind"] == "named":
+        if _by_name(self.embedding.description):
             return self.embedding.description["name"]
         return self.embedding if self.method is None else self.method
 
@@ -134,7 +134,7 @@ def _classifier_entries(saved: SavedClassifier) -> dict[str, Any]:
 
 def _settings(header: Mapping[str, Any], method: Method | None, device: str) -> dict[str, Any]:
     settings = {**header["settings"], "device": device}
-    if header["embedding"]["kind"] != "named":
+    if not _by_name(header["embedding"]):
         settings |= {"pool": None, "size": None}  # an embedding has its own
     if header.get("classifier", "given") != "given":
         settings["classifier"] = None
@@ -144,6 +144,11 @@ def _settings(header: Mapping[str, Any], method: Method | None, device: str) -> 
             "load(path, backbone=method), not only its network"
         )
     return settings
+
+
+def _by_name(description: Mapping[str, Any]) -> bool:
+    """Whether the name of the network says everything: it does not if its weights came from a person's own file."""
+    return description["kind"] == "named" and "weights" not in description
 
 
 def _examples(tensors: Mapping[str, Tensor], header: Mapping[str, Any], network: str) -> list[EmbeddedImage]:

@@ -15,13 +15,18 @@ from deepbdc.backbones.base import Backbone
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError, WrongType
 from deepbdc.methods.base import Method
-from deepbdc.pooling import AveragePool, BDCPool, Pool
+from deepbdc.own_images.representation import DEFAULT_POOL, POOLS, embedding_of
 from deepbdc.preprocessing import Preprocessing
-from deepbdc.weight_files import read_preprocessing
+from deepbdc.weight_files import read_preprocessing, read_weights
 
 DEFAULT_BACKBONE = "efficientnet_lite0"
-FINE_BACKBONE = "efficientnet_lite0_fine"
-POOLS = ("bdc", "average")
+TRAINED: Mapping[str, Mapping[str, Any]] = {
+    "efficientnet_lite0": {"head": True},
+    "efficientnet_lite1": {"head": True},
+    "efficientnet_lite2": {"head": True},
+    "efficientnet_lite0_fine": {},
+}
+"""The built-in networks that were trained on ImageNet, with the options that keep all of their layers."""
 SMALLEST, LARGEST = 32, 2048
 """The sides of images that a network may be given, in pixels."""
 _TIMM = "timm/"
@@ -47,7 +52,9 @@ class OwnBackbone(Backbone):
         return features.float()
 
 
-def find_embedding(backbone: Any, pool: str | None, size: int | None, device: str) -> Embedding:
+def find_embedding(
+    backbone: Any, pool: str | None, size: int | None, device: str, weights: str | Path | None = None
+) -> Embedding:
     """The embedding that the settings of a `FewShotClassifier` describe.
 
     An embedding that is given by a name or as a run is built once, in evaluation mode on ``device``, and shared. A
@@ -57,8 +64,11 @@ def find_embedding(backbone: Any, pool: str | None, size: int | None, device: st
         raise UserError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
     _check_size(size)
     method = find_method(backbone, device)
+    if weights is not None and (method is not None or not isinstance(backbone, str)):
+        raise UserError("weights belong to a network that is given by its name, like backbone='timm/resnet50'")
     if method is None and isinstance(backbone, str):
-        return _named_embedding(backbone, pool or "bdc", size, device)
+        file = None if weights is None else Path(weights).resolve()
+        return _named_embedding(backbone, pool or DEFAULT_POOL, size, device, file, _modification_time(file))
     if method is None and not isinstance(backbone, Embedding):
         return _own_embedding(backbone, pool, size)
     if pool is not None or size is not None:
@@ -106,14 +116,17 @@ def network_from(description: _Description, backbone: Any, device: str) -> tuple
     """
     method = None
     if description["kind"] == "named":
-        network = create_backbone(description["name"], pretrained=False)
-        embedding = Embedding(network, _pool(description["pool"], network)).eval()
+        # Files of earlier versions have no options: their networks had no head.
+        network = _random_backbone(description["name"], description.get("options", {}))
+        embedding = embedding_of(network, description["pool"]).eval()
     elif description["kind"] == "run":
         method = _method_of(description["recipe"]).eval()
         embedding = method.embedding
     elif isinstance(backbone, nn.Module):
         method = find_method(backbone, device)
-        embedding = find_embedding(backbone, description["pool"], None, device)
+        # In files of earlier versions, a network without the name of a pooling had BDC.
+        given = isinstance(backbone, (Embedding, Method))
+        embedding = find_embedding(backbone, description["pool"] or (None if given else "bdc"), None, device)
     else:
         raise UserError(
             "this classifier was fitted with a network of your own, which a file cannot hold: "
@@ -132,23 +145,59 @@ def _own_embedding(network: Any, pool: str | None, size: int | None) -> Embeddin
             f"got {type(network).__name__}"
         )
     own = OwnBackbone(network, size)
-    pooling = _pool(pool or "bdc", own).to(_first(network).device)
-    embedding = Embedding(own, pooling, own.preprocessing.resized(size))
+    pool = pool or DEFAULT_POOL
+    embedding = embedding_of(own, pool, own.preprocessing.resized(size))
+    embedding.pool.to(_first(network).device)
     embedding.description = {"kind": "own", "pool": pool}
     return embedding
 
 
 @lru_cache(maxsize=4)
-def _named_embedding(name: str, pool: str, size: int | None, device: str) -> Embedding:
-    if not name.startswith(_TIMM) and name in list_backbones() and name not in (DEFAULT_BACKBONE, FINE_BACKBONE):
+def _named_embedding(
+    name: str, pool: str, size: int | None, device: str, weights: Path | None, modified: int
+) -> Embedding:
+    """The embedding with a network of the package or of timm. A file of weights that changed (``modified``) is read."""
+    timm, options = name.startswith(_TIMM), TRAINED.get(name, {})
+    if weights is None and not timm and name in list_backbones() and name not in TRAINED:
         raise UserError(
-            f"{name} has no trained weights: train it with 'deepbdc train' and give the folder of the run, "
-            f"or choose {DEFAULT_BACKBONE}, {FINE_BACKBONE} or 'timm/NAME', which were trained on ImageNet"
+            f"{name} has no trained weights: train it with 'deepbdc train' and give the folder of the run, give a file "
+            f"of weights, or choose {', '.join(TRAINED)} or 'timm/NAME', which were trained on ImageNet"
         )
-    network = create_backbone(name, pretrained=True)
-    embedding = Embedding(network, _pool(pool, network), network.preprocessing.resized(size))
-    embedding.description = {"kind": "named", "name": name, "pool": pool}
+    description = {"kind": "named", "name": name, "pool": pool, "options": dict(options)}
+    if weights is None:
+        network = create_backbone(name, pretrained=True, **options)
+    else:
+        network = _backbone_from_file(name, options, weights)
+        description["weights"] = weights.name
+    embedding = embedding_of(network, pool, network.preprocessing.resized(size))
+    embedding.description = description
     return embedding.to(device).eval()
+
+
+def _backbone_from_file(name: str, options: Mapping[str, Any], file: Path) -> Backbone:
+    """A named network with the weights of a person's own file."""
+    weights = read_weights(file)
+    if name.startswith(_TIMM):
+        return create_backbone(name, weights=weights)
+    network = _random_backbone(name, options)
+    inner = getattr(network, "network", network)  # the layers under the names of their publishers
+    try:
+        missing, unknown = inner.load_state_dict(weights, strict=False)
+    except RuntimeError as error:  # of another shape
+        raise UserError(f"{file} does not fit {name}: {str(error).splitlines()[-1].strip()}") from error
+    missing = [layer for layer in missing if not layer.endswith("num_batches_tracked")]
+    if missing:
+        raise UserError(
+            f"{file} does not fit {name}: it lacks {len(missing)} of its weights, like {missing[0]}"
+            + (f", and has others, like {unknown[0]}" if unknown else "")
+        )
+    return network
+
+
+def _random_backbone(name: str, options: Mapping[str, Any]) -> Backbone:
+    """A network whose weights will be loaded."""
+    pretrained = {"pretrained": False} if name.startswith(_TIMM) or name in TRAINED else {}
+    return create_backbone(name, **pretrained, **options)
 
 
 @lru_cache(maxsize=4)
@@ -169,14 +218,12 @@ def _method_of(recipe: Mapping[str, Any]) -> Method:
         return build_method(recipe_from_dict(recipe, "the file"))
 
 
-def _modification_time(path: Path) -> int:
-    """When the model of a run was written; 0 if there is none, in which case `load_run` raises the error."""
+def _modification_time(path: Path | None) -> int:
+    """When the model of a run, or a file, was written; 0 if there is none, in which case reading raises the error."""
+    if path is None:
+        return 0
     file = path / "model.safetensors" if path.is_dir() else path
     return file.stat().st_mtime_ns if file.exists() else 0
-
-
-def _pool(name: str, backbone: Backbone) -> Pool:
-    return BDCPool(backbone.out_channels) if name == "bdc" else AveragePool(backbone.out_channels)
 
 
 def _first(network: nn.Module) -> Tensor:

@@ -16,6 +16,8 @@ from deepbdc.classifiers._products import NORM_EPSILON
 from deepbdc.classifiers.linear import LinearRule
 from deepbdc.embedding import Embedding
 from deepbdc.own_images.confidence import Confidence
+from deepbdc.own_images.familiarity import PROBABILITY_WEIGHT
+from deepbdc.own_images.rejection import USUAL_RATE
 
 
 class OnnxModel(nn.Module):
@@ -39,7 +41,7 @@ class OnnxModel(nn.Module):
         self.register_buffer("weights", rule.weights[0].T.float() * confidence.scale)
         self.register_buffer("intercepts", rule.intercepts[0, 0].float() * confidence.scale)
         self.register_buffer("directions", directions.T.float())
-        self.threshold = confidence.threshold
+        self.least_likeness = confidence.familiarity.likeness_at(USUAL_RATE)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Probabilities ``(n, classes)``, and whether a picture is rejected as none of the classes ``(n,)``."""
@@ -48,8 +50,10 @@ class OnnxModel(nn.Module):
         lengths = torch.sqrt((features * features).sum(dim=1, keepdim=True))
         given = features / (lengths + NORM_EPSILON) if self.normalize else features
         scores = given @ self.weights + self.intercepts
+        probabilities = torch.softmax(scores, dim=1)
         similarities = (features / lengths.clamp(min=1e-12)) @ self.directions
-        return torch.softmax(scores, dim=1), similarities.amax(dim=1) < self.threshold
+        likeness = similarities.amax(dim=1) + PROBABILITY_WEIGHT * probabilities.amax(dim=1)
+        return probabilities, likeness < self.least_likeness
 
 
 def write_onnx(

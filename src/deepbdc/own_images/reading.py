@@ -1,5 +1,6 @@
 """Reads pictures in batches and sends them through the network, while threads already decode the next batch."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,16 +10,18 @@ from torch import Tensor, nn
 
 from deepbdc._fingerprint import weights_fingerprint
 from deepbdc._modes import evaluating
+from deepbdc.backbones.folding import computed_by
 from deepbdc.data.images import BadImage
 from deepbdc.data.transforms import test_transform
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
 from deepbdc.own_images import pictures
+from deepbdc.own_images.engines import engine_for
 from deepbdc.own_images.pictures import EmbeddedImage, ImageLike
 
 OnBad = Callable[[BadImage], None]
 """Is called with the error of each picture that cannot be read."""
-_THREADS = 4
+_THREADS = max(4, os.cpu_count() or 1)  # they decode pictures; Pillow lets other threads work meanwhile
 _BATCHES_IN_MEMORY = 2  # the one in the network, and the one that is being read
 
 
@@ -156,7 +159,8 @@ def _through_network(embedding: Embedding, batch: list[tuple[str, _Read]], netwo
     new = [content.pixels for _, content in batch if isinstance(content, _DecodedImage)]
     maps: Iterator[Tensor] = iter(())
     if new:
-        with evaluating(embedding):
+        engine = engine_for(embedding.backbone, network)
+        with evaluating(embedding), computed_by(embedding.backbone, engine):
             maps = iter(embedding.reduced_map(torch.stack(new).to(device_of(embedding))).cpu())
     return [
         # The features are cloned because a view would keep the maps of the whole batch in memory.

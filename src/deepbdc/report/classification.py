@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepbdc._files import temporary
 from deepbdc.errors import UserError
+from deepbdc.own_images.rejection import USUAL_RATE, reject_rate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,6 +41,8 @@ class ClassifiedPicture:
     runner_up_probability: float | None = None
     probabilities: tuple[float, ...] = ()
     """Of all classes. Empty if the file could not be read."""
+    familiarity: float | None = None
+    """The share of the pictures of the known classes that look even less like the examples. Low: none of these."""
     looks_like_none: bool = False
     """Whether the picture looks like none of the classes, even if it got a label because rejection is off."""
     place: Path | None = None
@@ -60,6 +63,7 @@ class ClassifiedPicture:
             "probability": self.probability,
             "runner_up": self.runner_up,
             "runner_up_probability": self.runner_up_probability,
+            "familiarity": self.familiarity,
             "looks_like_none": self.looks_like_none if self.readable else None,
             "place": None if self.place is None else str(self.place),
             "problem": self.problem,
@@ -67,21 +71,25 @@ class ClassifiedPicture:
         }
 
 
-def from_prediction(file: Path, prediction: "Prediction", reject: bool) -> ClassifiedPicture:
+def from_prediction(file: Path, prediction: "Prediction", reject: bool | float | None) -> ClassifiedPicture:
     """Return the result for ``file``.
 
-    If ``reject`` is True and the prediction is rejected, the label is `NONE_OF_THESE` without a probability, and the
-    most likely class is the runner-up.
+    If a share ``reject`` of the known pictures may be lost and the prediction is rejected, the label is `NONE_OF_THESE`
+    without a probability, and the most likely class is the runner-up. It has no probability either: probabilities tell
+    the classes apart, provided that the picture shows one of them.
     """
+    rate = reject_rate(reject)
+    none = prediction.rejected_at(USUAL_RATE if rate is None else rate)
     first = str(prediction.label), _rounded(prediction.probability)
-    if reject and prediction.rejected:
-        result = ClassifiedPicture(file, NONE_OF_THESE, None, *first)
+    if rate is not None and none:
+        result = ClassifiedPicture(file, NONE_OF_THESE, None, first[0])
     elif prediction.runner_up is None:
         result = ClassifiedPicture(file, *first)
     else:
         result = ClassifiedPicture(file, *first, str(prediction.runner_up), _rounded(prediction.runner_up_probability))
     probabilities = tuple(map(_rounded, prediction.probabilities))
-    return replace(result, probabilities=probabilities, looks_like_none=prediction.rejected)
+    familiarity = _rounded(prediction.familiarity)
+    return replace(result, probabilities=probabilities, familiarity=familiarity, looks_like_none=none)
 
 
 def _rounded(probability: float) -> float:
@@ -262,7 +270,7 @@ class Tally:
     """Counts for the summary: pictures of each class, problems, and correct labels where the folder tells the class."""
 
     classes: Sequence[str]
-    reject: bool
+    reject: bool | float | None
     labels: Counter[str] = field(default_factory=Counter)
     looks_like_none: int = 0
     """Number of pictures that look like none of the classes but got a label, because `reject` is False."""

@@ -150,7 +150,7 @@ def table(request: EvaluationRequest, results: Sequence[EvaluationResult], train
     """The results of a request as a table: accuracies with 95 % intervals, one column per number of shots."""
     if trained:
         return results_table(request.model, results, request.classifier or "the run's own")
-    weights = "trained on ImageNet" if request.model.startswith("efficientnet_lite0") else "untrained"
+    weights = "trained on ImageNet" if request.model.startswith("efficientnet_lite") else "untrained"
     model = request.model if request.model == "pixels" else f"{request.model} ({weights}), {request.pool}"
     return results_table(model, results, request.classifier or "prototype")
 

@@ -1,0 +1,156 @@
+"""Feature maps and inner products of real pictures, for benchmarks/own_images.py."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from deepbdc import load_dataset
+from deepbdc.classifiers import create_classifier
+from deepbdc.data.transforms import test_transform
+from deepbdc.own_images.networks import find_embedding
+
+SETS = {"CUB": 20, "Cars": 20, "CIFAR-FS": 30, "Omniglot": 20}
+"""The data sets, with the number of pictures of each class that are used."""
+REPRESENTATIONS = ("own", "average", "bdc", "both")
+C = 10.0
+FAR, OUTSIDE = 60, -1
+"""How many pictures of each other data set are there to be rejected, and their label."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Inner products of the representations of all pictures of a data set, and their classes."""
+
+    products: dict[str, Tensor]
+    labels: NDArray[np.int64]
+
+
+def pictures_of(name: str, sources: dict[str, Path], split: str) -> Iterator[tuple[Any, int]]:
+    """Some pictures of each class of a split, always the same ones, and their labels."""
+    draw = np.random.default_rng(0)
+    if name == "Omniglot":  # 60 characters, at the size at which they were drawn, black on white
+        content = np.load(sources[name])
+        chosen = draw.permutation(np.flatnonzero(content["class_split"] == split))[:60]
+        for label in chosen.tolist():
+            for index in np.flatnonzero(content["labels"] == label)[: SETS[name]]:
+                ink = np.unpackbits(content["images105_packed"][index])[: 105 * 105].reshape(105, 105)
+                yield (255 * (1 - ink)).astype(np.uint8), label
+        return
+    if name == "CIFAR-FS":
+        data = load_dataset("cifar_fs", split, root=sources[name])
+    else:
+        data = load_dataset(sources[name], split)
+    for label in range(len(data.class_names)):
+        for index in draw.permutation(np.flatnonzero(data.labels.numpy() == label))[: SETS[name]]:
+            yield data.image(int(index)), label
+
+
+@torch.no_grad()
+def maps_of(network: str, name: str, split: str, sources: dict[str, Path], kept: Path) -> tuple[Tensor, Tensor]:
+    """Feature maps in half precision and labels of a data set, computed once and kept in a folder."""
+    from PIL import Image
+
+    file = kept / f"{network},{name},{split}.npz"
+    if not file.exists():
+        embedding = find_embedding(network, "both", None, "cpu")
+        prepare = test_transform(embedding.preprocessing)
+        maps, labels = [], []
+        for picture, label in pictures_of(name, sources, split):
+            image = Image.fromarray(picture) if isinstance(picture, np.ndarray) else picture
+            maps.append(embedding.reduced_map(prepare(image.convert("RGB")).unsqueeze(0)).half())
+            labels.append(label)
+        kept.mkdir(parents=True, exist_ok=True)
+        np.savez(file, maps=torch.cat(maps).numpy(), labels=np.array(labels))
+    content = np.load(file)
+    return torch.from_numpy(content["maps"]), torch.from_numpy(content["labels"])
+
+
+@torch.no_grad()
+def products_of(
+    network: str, name: str, far: Sequence[str], split: str, sources: dict[str, Path], kept: Path
+) -> Pictures:
+    """Inner products of the pictures of a data set, followed by `FAR` pictures of each of the data sets ``far``."""
+    maps, labels = maps_of(network, name, split, sources, kept)
+    numbers = [np.unique(labels.numpy(), return_inverse=True)[1]]
+    parts = list(maps.split(64))
+    for other in far:
+        unlike, _ = maps_of(network, other, split, sources, kept)
+        parts.append(unlike[np.random.default_rng(0).permutation(len(unlike))[:FAR]])
+        numbers.append(np.full(FAR, OUTSIDE))
+    products = {}
+    for pool in REPRESENTATIONS[:3]:
+        embedding = find_embedding(network, pool, None, "cpu")
+        unit = torch.cat([normalize(embedding.represent(part.float()).flatten(1), dim=1) for part in parts])
+        products[pool] = unit @ unit.T
+    products["both"] = (products["own"] + products["bdc"]) / 2
+    return Pictures(products, np.concatenate(numbers))
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Indices of pictures in several tasks: examples ``(e, s)``, queries ``(e, q)`` and those of other classes."""
+
+    way: int
+    support: Tensor
+    query: Tensor
+    others: Tensor
+
+    @property
+    def support_labels(self) -> Tensor:
+        return torch.arange(self.way).repeat_interleave(self.support.shape[1] // self.way)
+
+    @property
+    def query_labels(self) -> Tensor:
+        return torch.arange(self.way).repeat_interleave(self.query.shape[1] // self.way)
+
+    def of(self, products: Tensor, *more: Tensor) -> Tensor:
+        """The inner products of all pictures of each task ``(e, n, n)``, in the order of the fields."""
+        rows = torch.cat([self.support, self.query, self.others, *more], dim=1)
+        return products[rows.unsqueeze(2), rows.unsqueeze(1)].double()
+
+
+def draw(labels: NDArray[np.int64], way: int, shot: int, count: int, others: int = 0, query: int = 15) -> Tasks:
+    """Random tasks. The pictures of ``others`` more classes are queries only."""
+    stream = np.random.default_rng(0)
+    members = [np.flatnonzero(labels == label) for label in np.unique(labels[labels != OUTSIDE])]
+    drawn: list[tuple[list[int], list[int], list[int]]] = []
+    for _ in range(count):
+        task: tuple[list[int], list[int], list[int]] = ([], [], [])
+        for place, label in enumerate(stream.permutation(len(members))[: way + others]):
+            chosen = stream.permutation(members[label]).tolist()
+            if place < way:
+                task[0].extend(chosen[:shot])
+                task[1].extend(chosen[shot : shot + query])
+            else:
+                task[2].extend(chosen[:query])
+        drawn.append(task)
+    return Tasks(way, *(torch.tensor([task[part] for task in drawn], dtype=torch.long) for part in range(3)))
+
+
+def scores(products: Tensor, labels: Tensor, way: int) -> Tensor:
+    """Scores ``(e, n - s, way)`` of logistic regression that was fitted to the first s pictures of each task."""
+    shown = len(labels)
+    inner = products[:, :shown, :shown]
+    logistic: Any = create_classifier("logistic", C=C)
+    coefficients, intercepts = logistic.fit_products(inner, labels.expand(len(products), -1), way)
+    return products[:, shown:, :shown] @ coefficients + intercepts - inner.mean(dim=1, keepdim=True) @ coefficients
+
+
+def unit(products: Tensor) -> Tensor:
+    """Inner products of the same vectors divided by their lengths."""
+    lengths = products.diagonal(dim1=-2, dim2=-1).clamp(min=1e-12).sqrt()
+    return products / lengths.unsqueeze(-1) / lengths.unsqueeze(-2)
+
+
+def without_mean(products: Tensor, weights: Tensor) -> Tensor:
+    """Inner products of the same vectors minus their weighted mean, with weights ``(e, n)`` or ``(n,)``."""
+    means = (products * weights.unsqueeze(-2)).sum(dim=-1)
+    whole = (means * weights).sum(dim=-1)
+    return products - means.unsqueeze(-1) - means.unsqueeze(-2) + whole[..., None, None]

@@ -1,0 +1,125 @@
+"""How familiar a picture looks: the share of the known classes' pictures that would look less like the examples.
+
+The likeness of a picture is its cosine similarity to the nearest class, plus a little of the probability of its most
+likely class. A held-out example stands for a new picture of its class, so that the likenesses of the held-out examples
+tell which ones to expect. With few examples they tell little, and a prior that was learnt on other classes does the
+rest.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize, one_hot
+
+PROBABILITY_WEIGHT = 0.1
+"""What the probability of the most likely class adds to the similarity."""
+# The prior, learnt on tasks of the validation classes of CUB, Cars and CIFAR-FS: the likeness of a new picture is this
+# much above the similarity of the examples to the nearest other class, with this standard deviation.
+GAP, SPREAD = 0.14, 0.075
+LONE_MEAN = 0.65
+"""The likeness to expect if there is only one class, so that there is no other one to compare with."""
+MEAN_WEIGHT, SPREAD_WEIGHT = 1.0, 5.0
+"""How many held-out examples the prior is worth."""
+
+
+@dataclass(frozen=True)
+class Familiarity:
+    """The likenesses to expect of pictures of the known classes: a t-distribution."""
+
+    mean: float
+    spread: float
+    freedom: float
+    others: tuple[float, ...] = ()
+    """The likenesses of the examples to the classes other than their own: those of pictures of no class."""
+
+    def of(self, likeness: Any) -> NDArray[np.float64]:
+        """The share of the pictures of the known classes that have a lower likeness, for each number."""
+        from scipy.special import stdtr  # scipy.stats takes a second to import
+
+        shares: NDArray[np.float64] = stdtr(self.freedom, (np.asarray(likeness) - self.mean) / self.spread)
+        return shares
+
+    def likeness_at(self, rate: float) -> float:
+        """The likeness below which a share ``rate`` of the pictures of the known classes lies."""
+        from scipy.special import stdtrit
+
+        return float(self.mean + self.spread * stdtrit(self.freedom, rate))
+
+    def others_rejected(self, rate: float) -> float | None:
+        """The share of the examples that would be rejected at this rate if their class were not known."""
+        return float((self.of(self.others) < rate).mean()) if self.others else None
+
+
+def likeness(representations: Tensor, directions: Tensor, probabilities: Tensor) -> Tensor:
+    """Likenesses ``(n,)`` of ``(n, features)`` to classes with directions ``(way, features)``."""
+    nearest = (normalize(representations, dim=1) @ directions.T).amax(dim=1)
+    return nearest + PROBABILITY_WEIGHT * probabilities.amax(dim=1).to(nearest.dtype)
+
+
+def learn_familiarity(
+    examples: Tensor, labels: Tensor, way: int, held_out: Tensor, probabilities: Tensor, other: Tensor
+) -> Familiarity:
+    """The likenesses to expect.
+
+    Args:
+        examples: Representations ``(s, features)``.
+        labels: Their classes ``(s,)``.
+        way: The number of classes.
+        held_out: Indices of the examples that were held out ``(n,)``.
+        probabilities: The largest probability that each of them got while it was held out ``(n,)``.
+        other: For each example, the largest probability of a class if its own were not known ``(s,)``.
+    """
+    inside, outside = simulated_similarities(examples, labels, way)
+    seen = (inside[held_out] + PROBABILITY_WEIGHT * probabilities).double()
+    expected = float(outside.mean()) + GAP if way > 1 else LONE_MEAN
+    others = tuple((outside + PROBABILITY_WEIGHT * other).tolist()) if way > 1 else ()
+    return _posterior(seen, expected, others)
+
+
+def _posterior(seen: Tensor, expected: float, others: tuple[float, ...]) -> Familiarity:
+    """The t-distribution of the next likeness after those that were ``seen``, from the prior and their mean and spread.
+
+    Unlike with a conjugate prior, a mean far from the expected one does not make the spread larger.
+    """
+    count = len(seen)
+    average = float(seen.mean()) if count else expected
+    weight = MEAN_WEIGHT + count
+    mean = (MEAN_WEIGHT * expected + count * average) / weight
+    freedom = SPREAD_WEIGHT + count
+    squares = SPREAD_WEIGHT * SPREAD**2 + float((seen - average).square().sum())
+    return Familiarity(mean, math.sqrt(squares / freedom * (1 + 1 / weight)), freedom, others)
+
+
+def simulated_similarities(examples: Tensor, labels: Tensor, way: int) -> tuple[Tensor, Tensor]:
+    """Cosine similarities to the nearest class ``(s,)``, for two kinds of simulated new pictures.
+
+    Returns:
+        Those of examples held out of their class, as they would be if the class had not lost one by that (NaN if it
+        has no other example); and those of examples whose whole class is held out (-2 if there is no other class).
+    """
+    unit = normalize(examples, dim=-1)
+    members = one_hot(labels, way).to(unit.dtype)
+    sums, counts = members.T @ unit, members.sum(dim=0)
+    cosines = unit @ normalize(sums, dim=-1).T
+    own = members.bool()
+    rest = sums[labels] - unit  # the sum of the other examples of the class
+    alone = (unit * normalize(rest, dim=-1)).sum(dim=1) * _lost_one(sums, counts)[labels]
+    inside = torch.where(own, alone.unsqueeze(1), cosines).amax(dim=1)
+    outside = cosines.masked_fill(own, -2).amax(dim=1)
+    return torch.where(counts[labels] > 1, inside, torch.nan), outside
+
+
+def _lost_one(sums: Tensor, counts: Tensor) -> Tensor:
+    """By what the similarity to the mean of a class grows with its last example ``(way,)``.
+
+    The mean of n vectors of length one with the average cosine c has the squared length c + (1 - c) / n.
+    """
+    pairs = counts * (counts - 1)
+    cosine = ((sums.square().sum(dim=1) - counts)[pairs > 0].sum() / pairs.sum().clamp(min=1)).clamp(0.05, 1)
+    before = cosine + (1 - cosine) / (counts - 1).clamp(min=1)
+    return (before / (cosine + (1 - cosine) / counts)).sqrt()

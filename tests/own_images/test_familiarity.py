@@ -1,0 +1,106 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from deepbdc import create_classifier
+from deepbdc.errors import UserError
+from deepbdc.own_images import familiarity
+from deepbdc.own_images.confidence import class_directions, learn_confidence
+from deepbdc.own_images.familiarity import Familiarity, _posterior, likeness, simulated_similarities
+from deepbdc.own_images.rejection import reject_rate
+from tests.own_images.test_confidence import LOGISTIC, clusters
+
+
+def test_simulated_similarities_against_loops() -> None:
+    examples, labels = clusters([3, 1, 2], 1.0)
+    unit = torch.nn.functional.normalize(examples, dim=1)
+    pairs = [(i, j) for i in range(6) for j in range(6) if i != j and labels[i] == labels[j]]
+    cosine = np.mean([float(unit[i] @ unit[j]) for i, j in pairs])
+
+    def similarity(index: int, label: int, left_out: set[int]) -> float:
+        rows = [i for i in range(6) if labels[i] == label and i not in left_out]
+        if not rows:
+            return -2.0
+        direction = unit[rows].sum(dim=0)
+        found = float(unit[index] @ direction / direction.norm())
+        if left_out == {index} and label == labels[index]:  # the class has one example less than for a new picture
+            found *= math.sqrt((cosine + (1 - cosine) / len(rows)) / (cosine + (1 - cosine) / (len(rows) + 1)))
+        return found
+
+    inside, outside = simulated_similarities(examples, labels, 3)
+    for i in (0, 1, 2, 4, 5):
+        assert float(inside[i]) == pytest.approx(max(similarity(i, k, {i}) for k in range(3)), abs=1e-5)
+    assert inside[3].isnan()  # the only example of its class
+    for i in range(6):
+        own = {j for j in range(6) if labels[j] == labels[i]}
+        assert float(outside[i]) == pytest.approx(max(similarity(i, k, own) for k in range(3)), abs=1e-5)
+
+
+def test_familiarity_is_a_share_and_its_inverse_a_likeness() -> None:
+    known = Familiarity(mean=0.7, spread=0.1, freedom=10, others=(0.2, 0.3, 0.9))
+    assert known.of(0.7) == pytest.approx(0.5)
+    assert np.all(np.diff(known.of([0.1, 0.5, 0.7, 0.9])) > 0)
+    for rate in (0.01, 0.05, 0.5):
+        assert known.of(known.likeness_at(rate)) == pytest.approx(rate)
+    assert known.others_rejected(0.05) == pytest.approx(2 / 3)
+    assert Familiarity(0.7, 0.1, 10).others_rejected(0.05) is None
+
+
+def test_without_held_out_examples_the_prior_remains_and_with_many_it_vanishes() -> None:
+    alone = _posterior(torch.empty(0, dtype=torch.float64), 0.5, ())
+    assert (alone.mean, alone.freedom) == (0.5, familiarity.SPREAD_WEIGHT)
+    assert alone.spread == pytest.approx(familiarity.SPREAD * math.sqrt(2))
+    seen = 0.8 + 0.03 * torch.randn(5000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    many = _posterior(seen, 0.5, ())
+    assert many.likeness_at(0.05) == pytest.approx(float(seen.quantile(0.05)), abs=0.004)
+
+
+@pytest.mark.parametrize("shots", [2, 5])
+@pytest.mark.parametrize("rate", [0.05, 0.2])
+def test_as_many_known_pictures_are_lost_as_promised(shots: int, rate: float) -> None:
+    lost, found = [], []
+    for seed in range(12):
+        pictures, labels = clusters([shots + 20] * 6, 1.0, seed)
+        rank = torch.arange(len(labels)) % (shots + 20)
+        examples, new, other = (labels < 5) & (rank < shots), (labels < 5) & (rank >= shots), labels == 5
+        learnt = learn_confidence(LOGISTIC, pictures[examples], labels[examples], 5)
+
+        def familiar(
+            chosen: Tensor,
+            learnt=learnt,
+            pictures=pictures,
+            labels=labels,
+            examples=examples,  # type: ignore[no-untyped-def]
+        ) -> np.ndarray:
+            scores = LOGISTIC(pictures[examples], labels[examples], pictures[chosen])
+            directions = class_directions(pictures[examples], labels[examples], 5)
+            return learnt.familiarity.of(
+                likeness(pictures[chosen], directions, torch.softmax(learnt.scale * scores, 1))
+            )
+
+        lost.append((familiar(new) < rate).mean())
+        found.append((familiar(other) < rate).mean())
+    # These likenesses vary less than those that the prior was learnt on, so that somewhat fewer are lost.
+    assert rate - 0.08 <= np.mean(lost) <= rate + 0.05
+    assert np.mean(lost) > 0.01
+    assert np.mean(found) > 0.6
+
+
+def test_a_single_picture_of_a_single_class_has_only_the_prior() -> None:
+    examples, labels = clusters([1], 1.0)
+    learnt = learn_confidence(create_classifier("prototype"), examples, labels, 1).familiarity
+    assert (learnt.mean, learnt.others) == (familiarity.LONE_MEAN, ())
+
+
+@pytest.mark.parametrize(("given", "rate"), [(True, 0.05), (0.2, 0.2), (False, None), (None, None)])
+def test_what_reject_stands_for(given: bool | float | None, rate: float | None) -> None:
+    assert reject_rate(given) == rate
+
+
+@pytest.mark.parametrize("given", [0.0, 1.0, -0.1, 5])
+def test_a_share_that_makes_no_sense_is_refused(given: float) -> None:
+    with pytest.raises(UserError, match="between 0 and 1"):
+        reject_rate(given)
