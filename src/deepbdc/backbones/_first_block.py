@@ -17,11 +17,12 @@ The formula in ordinary operations, `first_block_formula`, is the definition. It
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.grad import conv2d_weight
 
 _ENTRIES = 2**20
 """Numbers in a slice of the convolution's output."""
@@ -41,8 +42,8 @@ def run_first_block(block: nn.Sequential, images: Tensor) -> Tensor:
     if not _is_possible(block, images):
         out: Tensor = block(images)
         return out
-    convolution, norm = block[0], block[1]
-    out, mean, variance = _FirstBlock.apply(
+    convolution, norm = cast(nn.Conv2d, block[0]), cast(nn.BatchNorm2d, block[1])
+    out, mean, variance = _FirstBlock.apply(  # type: ignore[no-untyped-call]
         images, convolution.weight, convolution.bias, norm.weight, norm.bias, norm.eps
     )
     with torch.no_grad():
@@ -54,7 +55,7 @@ def _is_possible(block: nn.Sequential, images: Tensor) -> bool:
     """Whether this is ordinary training on a CPU with a batch that does not fit into the cache."""
     if torch.compiler.is_compiling() or torch.compiler.is_exporting() or not torch.is_grad_enabled():
         return False
-    convolution, norm, pool, _ = block
+    convolution, norm, pool = cast(nn.Conv2d, block[0]), block[1], block[2]
     same_kind = images.device.type == "cpu" and images.dtype == convolution.weight.dtype
     even = images.shape[2] % 2 == 0 and images.shape[3] % 2 == 0
     large = images.numel() // images.shape[1] * convolution.out_channels > _WORTHWHILE
@@ -121,7 +122,8 @@ class _FirstBlock(torch.autograd.Function):
         if torch.is_grad_enabled():
             # The gradient will be differentiated again: autograd computes it from the formula, so that it can be.
             wanted = [value for value in parameters if value.requires_grad]
-            value = first_block_formula(x, *parameters, ctx.eps)
+            weight, bias, gamma, beta = parameters
+            value = first_block_formula(x, weight, bias, gamma, beta, ctx.eps)
             found = iter(torch.autograd.grad(value, wanted, gradient, create_graph=True))
             return None, *(next(found) if value.requires_grad else None for value in parameters), None
         return None, *_gradients(gradient.permute(0, 2, 3, 1), x, *ctx.saved_tensors[5:]), None
@@ -145,16 +147,17 @@ def _gradients(
     channels = len(sign)
     of_sum = torch.zeros(channels, dtype=torch.float64)  # Σg
     of_values = torch.zeros(channels, dtype=torch.float64)  # Σ g y
-    with_patches = torch.zeros(channels, 9 * c, dtype=torch.float64)
+    with_patches = torch.zeros(channels, c, 3, 3, dtype=torch.float64)
     for rows in _slices(n, h * w * channels):
         g = torch.where(out[rows] > 0, gradient[rows], 0)
         of_sum += g.sum(dim=(0, 1, 2))
         of_values += (g * largest[rows]).sum(dim=(0, 1, 2))
         spread = _unpool(g, [place[rows] for place in places])
-        with_patches += spread.view(-1, channels).t() @ _patches(x[rows])
+        with_patches += conv2d_weight(x[rows], list(with_patches.shape), spread.permute(0, 3, 1, 2), padding=1)
     of_normalised = (of_values - y_mean * of_sum) * inverse  # Σ g ŷ
-    of_weight = with_patches - of_sum[:, None] * mean - (inverse * of_normalised)[:, None] * product
-    of_weight = (of_weight * (factor * sign).double()[:, None]).to(x.dtype).view(channels, 3, 3, c).permute(0, 3, 1, 2)
+    of_others = of_sum[:, None] * mean + (inverse * of_normalised)[:, None] * product  # (k, 9c)
+    of_weight = with_patches - of_others.view(channels, 3, 3, c).permute(0, 3, 1, 2)
+    of_weight = (of_weight * (factor * sign).double()[:, None, None, None]).to(x.dtype)
     of_gamma = (of_normalised * sign).to(x.dtype)
     # Batch norm subtracts the bias again.
     return of_weight, torch.zeros_like(factor), of_gamma, of_sum.to(x.dtype)
