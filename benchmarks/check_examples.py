@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from deepbdc import FewShotClassifier
-from deepbdc.own_images.checking import check_representations
+from deepbdc.own_images.checking import check_examples, check_representations
 from deepbdc.own_images.confidence import in_their_span
 from embedded import Embedded, arguments, embedded
 
@@ -84,16 +84,14 @@ def wrong_labels(data: Embedded, vectors: Tensor, repeats: int) -> list[str]:
     return lines
 
 
-def near_copies(data: Embedded, vectors: Tensor, count: int = 100) -> str:
+def near_copies(data: Embedded, count: int = 100) -> str:
     """How many near copies are found, and how many other pairs are taken for copies."""
     chosen = np.random.default_rng(0).permutation(len(data.pictures))[:count]
     originals = [Image.open(io.BytesIO(data.pictures[index].thumbnail)).convert("RGB") for index in chosen]
     estimator = FewShotClassifier()
-    again = estimator.represent(estimator.embed(originals))
-    changed = estimator.represent(estimator.embed([_copy(image) for image in originals]))
-    both = torch.cat([again, changed])
+    both = estimator.embed([*originals, *(_copy(image) for image in originals)])
     labels = [*data.labels[chosen].tolist()] * 2
-    found = {(pair.first, pair.second) for pair in check_representations(both, labels).twins}
+    found = {(pair.first, pair.second) for pair in check_examples(estimator, both, labels).twins}
     planted = {(index, index + count) for index in range(count)}
     pairs = len(both) * (len(both) - 1) // 2 - count
     others = f"{len(found - planted)} of {pairs:,} other pairs taken for copies"
@@ -119,7 +117,7 @@ def main() -> None:
         vectors = FewShotClassifier().represent(data.pictures)
         lines += wrong_labels(data, vectors, given.repeats)
         if given.copies:
-            copies.append(near_copies(data, vectors))
+            copies.append(near_copies(data))
     text = "\n".join([*lines, *(["", "near copies", *copies] if copies else [])])
     print(text)
     RESULTS.write_text(text + "\n", encoding="utf-8")

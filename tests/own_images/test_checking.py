@@ -1,5 +1,8 @@
+import io
+
 import numpy as np
 import torch
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from deepbdc.own_images.checking import check_representations, left_out_probabilities
@@ -46,6 +49,25 @@ def test_twins_also_with_different_labels() -> None:
     contents[9] = contents[17]
     found = check_representations(vectors, labels, contents).twins
     assert [(pair.first, pair.second, pair.identical) for pair in found] == [(9, 17, True), (0, 1, False)]
+
+
+def thumbnail(seed: int, side: int = 64, quality: int = 90, mirrored: bool = False) -> bytes:
+    """A smooth random picture."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels).resize((side, side), Image.Resampling.BICUBIC)
+    content = io.BytesIO()
+    (ImageOps.mirror(image) if mirrored else image).save(content, "JPEG", quality=quality)
+    return content.getvalue()
+
+
+def test_smaller_and_mirrored_copies_are_found_by_their_pixels() -> None:
+    vectors, labels = clusters()
+    vectors[[1, 10]] = vectors[[0, 9]] + 0.3 * vectors[[30, 31]].roll(1, dims=1)  # similar, but not nearly equal
+    contents = [thumbnail(index) for index in range(len(labels))]
+    assert not check_representations(vectors, labels, contents).twins
+    contents[1], contents[10] = thumbnail(0, side=40, quality=40), thumbnail(9, mirrored=True)
+    found = check_representations(vectors, labels, contents).twins
+    assert {(pair.first, pair.second, pair.identical) for pair in found} == {(0, 1, False), (9, 10, False)}
 
 
 def test_a_copy_does_not_vouch_for_a_wrong_label() -> None:

@@ -3,6 +3,7 @@
 Everything comes from the representations of the examples; no picture goes through the network again.
 """
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -27,8 +28,13 @@ SURE = 0.85
 """A label is called wrong if another class has more than this probability among the two of them."""
 DOUBTFUL = 0.8
 """Above this probability, an example no longer teaches its label in the second round."""
-NEAR = 0.97
+NEAR = 0.99
 """Two pictures whose representations have this cosine similarity are probably the same picture."""
+NEAR_IF_PIXELS_AGREE, PIXELS_AGREE = 0.75, 0.95
+"""They are also the same picture, smaller, compressed, brighter or mirrored, if their representations have the first
+similarity and their pixels, at 16 × 16, have the second correlation. Of 250 birds of CUB, no two different pictures
+correlate by more than 0.88, and 99 % of compressed or brightened copies by more than 0.99."""
+_SIDE = 16
 OUTLIER = 4.0
 """An outlier is less similar to its class than usual by this many (robust) standard deviations."""
 ALIKE = 0.3
@@ -124,7 +130,7 @@ def check_examples(
 def check_representations(
     representations: Tensor, labels: Sequence[Any], contents: Sequence[bytes] = ()
 ) -> ExampleReport:
-    """Check labelled representations ``(n, features)``. Equal ``contents`` mark identical pictures."""
+    """Check labelled representations ``(n, features)``; ``contents`` are the thumbnails, by which copies are found."""
     classes, numbers = np.unique(np.array(labels), return_inverse=True)
     names, targets = classes.tolist(), torch.from_numpy(numbers).to(representations.device)
     cosines = normalize(representations, dim=1) @ normalize(representations, dim=1).T
@@ -225,13 +231,37 @@ def _wrong_labels(probabilities: Tensor, targets: Tensor) -> tuple[list[tuple[in
 
 def _twins(cosines: Tensor, contents: Sequence[bytes]) -> list[Twins]:
     """Pairs of pictures that are identical or nearly so, the most similar first."""
-    first, second = torch.nonzero(torch.triu(cosines >= NEAR, diagonal=1), as_tuple=True)
+    near = cosines >= NEAR
+    if contents:
+        agree = _pixel_correlations(contents).to(cosines.device) >= PIXELS_AGREE
+        near |= agree & (cosines >= NEAR_IF_PIXELS_AGREE)
+    first, second = torch.nonzero(torch.triu(near, diagonal=1), as_tuple=True)
     pairs = zip(first.tolist(), second.tolist(), strict=True)
     found = [
         Twins(one, other, bool(contents) and contents[one] == contents[other], float(cosines[one, other]))
         for one, other in pairs
     ]
     return sorted(found, key=lambda pair: (not pair.identical, -pair.similarity))
+
+
+def _pixel_correlations(contents: Sequence[bytes]) -> Tensor:
+    """How the pixels of small pictures correlate ``(n, n)``; with the other picture mirrored, if that is more."""
+    grey = torch.stack([_grey(content) for content in contents])
+    straight, mirrored = grey.flatten(1), grey.flip(2).flatten(1)
+    return torch.maximum(straight @ straight.T, straight @ mirrored.T)
+
+
+def _grey(content: bytes) -> Tensor:
+    """A picture file as grey values ``(16, 16)`` of mean 0 and length 1; zeros if it is of one colour or unreadable."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            small = image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
+    except (OSError, SyntaxError, ValueError):
+        return torch.zeros(_SIDE, _SIDE)
+    values = torch.from_numpy(np.array(small, dtype=np.float32))
+    return normalize((values - values.mean()).flatten(), dim=0).view(_SIDE, _SIDE)
 
 
 def _outliers(cosines: Tensor, targets: Tensor, names: Sequence[Any], skipped: set[int]) -> list[Outlier]:
