@@ -12,6 +12,7 @@ benchmarks/results/own_images.txt (for the test classes).
 import argparse
 import platform
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from deepbdc.own_images.centring import LEAST_BALANCE, effective_classes
 from deepbdc.own_images.confidence import Confidence, class_directions, in_their_span, learn_confidence
 from deepbdc.own_images.familiarity import likeness, simulated_similarities
 from measure import verdict
-from own_maps import OUTSIDE, C, Pictures, Tasks, draw, products_of, scores, unit, without_mean
+from own_maps import OUTSIDE, REPRESENTATIONS, C, Pictures, Tasks, draw, products_of, scores, unit, without_mean
 
 RESULTS = Path(__file__).parent / "results" / "own_images.txt"
 NETWORKS = ("efficientnet_lite0", "efficientnet_lite2")
@@ -43,31 +44,27 @@ def interval(values: Tensor) -> float:
     return float(1.96 * values.std() / len(values) ** 0.5)
 
 
-def representations(pictures: dict[tuple[str, str], Pictures], names: list[str], tasks: int) -> Iterator[str]:
-    """Accuracy of each representation and network, minus that of the own features of EfficientNet-Lite0."""
-    cells = [(name, way, shot) for name in names for way in (5, 15) for shot in (1, 5)]
+def representations(
+    pictures: dict[str, Pictures], network: str, tasks: int, base: dict[tuple[str, int, int], Tensor]
+) -> Iterator[str]:
+    """Accuracy of each representation, minus that of the own features of the first network, which ``base`` keeps."""
+    cells = [(name, way, shot) for name in pictures for way in (5, 15) for shot in (1, 5)]
     yield f"Accuracy in %, logistic regression, C = {C:g}; minus the first row, paired; {tasks} tasks (15-way: fewer)"
-    yield f"  {'':26}" + "".join(f"{name:>12} {way:>2}/{shot}" for name, way, shot in cells)
-    base: dict[tuple[str, int, int], Tensor] = {}
-    for network in NETWORKS:
-        for kind in ("own", "average", "bdc", "both"):
-            row = f"  {network.removeprefix('efficientnet_') + ' ' + kind:26}"
-            for name, way, shot in cells:
-                given = pictures[network, name]
-                drawn = draw(given.labels, way, shot, tasks if way == 5 else tasks // 4)
-                right = accuracies(
-                    scores(drawn.of(given.products[kind]), drawn.support_labels, way), drawn.query_labels
-                )
-                if (name, way, shot) not in base:
-                    base[name, way, shot] = right
-                    row += f"{float(right.mean()):>10.2f}±{interval(right):.2f} "
-                else:
-                    less = right - base[name, way, shot]
-                    row += f"{float(less.mean()):>+10.2f}±{interval(less):.2f} "
-            yield row
+    yield f"  {network:20}" + "".join(f"{f'{name} {way}/{shot}':>14}" for name, way, shot in cells)
+    for kind in REPRESENTATIONS:
+        row = f"  {kind:20}"
+        for name, way, shot in cells:
+            given = pictures[name]
+            drawn = draw(given.labels, way, shot, tasks if way == 5 else tasks // 4)
+            right = accuracies(scores(drawn.of(given.products[kind]), drawn.support_labels, way), drawn.query_labels)
+            first = (name, way, shot) not in base
+            shown = right if first else right - base[name, way, shot]
+            base.setdefault((name, way, shot), right)
+            row += f"{float(shown.mean()):>{9 if first else '+9'}.2f} ±{interval(shown):.1f}"
+        yield row
 
 
-def centring(pictures: dict[tuple[str, str], Pictures], network: str, tasks: int) -> Iterator[str]:
+def centring(pictures: dict[str, Pictures], network: str, tasks: int) -> Iterator[str]:
     """What subtracting the mean of the pictures to classify changes, in folders of several kinds."""
     yield f"Subtracting the mean of the pictures to classify, {network}, both; change of the accuracy in points"
     yield "  (always / by the rule of 'deepbdc classify --centre auto', which looks at the answers first)"
@@ -84,8 +81,8 @@ def centring(pictures: dict[tuple[str, str], Pictures], network: str, tasks: int
         row = f"  {title:34}"
         for name in PHOTOS:
             for way in (5, 15):
-                drawn = draw(pictures[network, name].labels, way, 1, tasks if way == 5 else tasks // 4, others)
-                always, ruled = _centred(drawn, pictures[network, name].products["both"], max(int(share * way), 1))
+                drawn = draw(pictures[name].labels, way, 1, tasks if way == 5 else tasks // 4, others)
+                always, ruled = _centred(drawn, pictures[name].products["both"], max(int(share * way), 1))
                 row += f"{always:>+8.2f} / {ruled:>+6.2f}     "
         yield row
 
@@ -129,7 +126,7 @@ def answers(drawn: Tasks, products: Tensor, *more: Tensor) -> Iterator[tuple[Ten
         )
 
 
-def rejection(pictures: dict[tuple[str, str], Pictures], network: str, kind: str, tasks: int) -> Iterator[str]:
+def rejection(pictures: dict[str, Pictures], network: str, kind: str, tasks: int) -> Iterator[str]:
     """Share of known pictures kept at each promised rate, others rejected, AUROC, and calibration of probabilities."""
     yield f"'None of these', {network}, {kind}, {tasks} tasks; near: {OTHERS} other classes of the set; far: other sets"
     yield (
@@ -140,7 +137,7 @@ def rejection(pictures: dict[tuple[str, str], Pictures], network: str, kind: str
         + "   far at 0.05   AUROC near     far   before: kept, near, far"
     )
     for name in PHOTOS:
-        given = pictures[network, name]
+        given = pictures[name]
         far = torch.from_numpy(np.flatnonzero(given.labels == OUTSIDE)).expand(tasks, -1)
         for way, shot in ((5, 1), (5, 2), *((way, 5) for way in WAYS[name])):
             drawn = draw(given.labels, way, shot, tasks, OTHERS, query=10)
@@ -207,6 +204,7 @@ def main() -> None:
     for name in ("--cub", "--cars", "--data", "--maps"):
         parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--tasks", type=int, default=300)
+    parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=NETWORKS)
     parser.add_argument("--split", choices=("test", "val"), default="test")
     given = parser.parse_args()
     sources = (
@@ -216,11 +214,6 @@ def main() -> None:
         ("Omniglot", given.data / "omniglot.npz"),
     )
     names = [*PHOTOS, *(["Omniglot"] if given.split == "test" else [])]
-    pictures = {}
-    for network in NETWORKS:
-        for name in names:
-            far = [other for other in PHOTOS if other != name] if name in PHOTOS else []
-            pictures[network, name] = products_of(network, name, far, given.split, dict(sources), given.maps)
     lines = [
         f"python benchmarks/own_images.py --cub FOLDER --cars FOLDER --data FOLDER --maps FOLDER --tasks {given.tasks}"
     ]
@@ -231,14 +224,19 @@ def main() -> None:
     print("\n".join(lines), flush=True)
 
     def add(part: Iterator[str]) -> None:
-        for line in (*part, ""):
+        for line in chain(part, [""]):
             print(line, flush=True)
             lines.append(line)
 
-    add(representations(pictures, names, given.tasks))
-    for network in NETWORKS:
-        add(centring(pictures, network, given.tasks))
+    base: dict[tuple[str, int, int], Tensor] = {}
+    for network in given.networks:
+        pictures = {}
+        for name in names:
+            far = [other for other in PHOTOS if other != name] if name in PHOTOS else []
+            pictures[name] = products_of(network, name, far, given.split, dict(sources), given.maps)
+        add(representations(pictures, network, given.tasks, base))
         add(rejection(pictures, network, "both", max(given.tasks // 4, 5)))
+        add(centring(pictures, network, given.tasks))
     if given.split == "test":
         RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
