@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,8 +214,8 @@ def main() -> None:
         classifier = FewShotClassifier().fit(examples)
         classifier.save(folder / "saved.safetensors")
         for part in (
-            lambda: cold_starts(folder / "saved.safetensors", files[0], examples, folder),
-            lambda: speeds(classifier, files, folder),
+            partial(cold_starts, folder / "saved.safetensors", files[0], examples, folder),
+            partial(speeds, classifier, files, folder),
         ):
             new = [*part(), ""]
             print("\n".join(new), flush=True)

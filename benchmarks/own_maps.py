@@ -140,7 +140,9 @@ def scores(products: Tensor, labels: Tensor, way: int) -> Tensor:
     inner = products[:, :shown, :shown]
     logistic: Any = create_classifier("logistic", C=C)
     coefficients, intercepts = logistic.fit_products(inner, labels.expand(len(products), -1), way)
-    return products[:, shown:, :shown] @ coefficients + intercepts - inner.mean(dim=1, keepdim=True) @ coefficients
+    means = inner.mean(dim=1, keepdim=True) @ coefficients
+    scores: Tensor = products[:, shown:, :shown] @ coefficients + intercepts - means
+    return scores
 
 
 def unit(products: Tensor) -> Tensor:

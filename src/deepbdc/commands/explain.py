@@ -95,13 +95,13 @@ def _print_explanation(console: "Console", explanation: "Explanation", classes: 
     table = Table("class", "probability", title="Most likely classes", title_justify="left")
     table.columns[1].justify = "right"
     pairs = sorted(zip(prediction.probabilities, classes, strict=True), key=lambda pair: -pair[0])
-    for probability, name in pairs[:most]:
-        table.add_row(Text(visible(name)), percent(float(probability)))
+    for probability, label in pairs[:most]:
+        table.add_row(Text(visible(label)), percent(float(probability)))
     console.print(table)
     table = Table("example", "class", "similarity", title="Most similar examples", title_justify="left")
     table.columns[2].justify = "right"
     table.columns[2].no_wrap = True
     for neighbour in explanation.nearest:
-        name, label = (Text(visible(text), overflow="fold") for text in (neighbour.name, neighbour.label))
-        table.add_row(name, label, f"{neighbour.similarity:.3f}")
+        words = (Text(visible(text), overflow="fold") for text in (neighbour.name, neighbour.label))
+        table.add_row(*words, f"{neighbour.similarity:.3f}")
     console.print(table)
