@@ -73,10 +73,11 @@ def wrong_labels(data: Embedded, vectors: Tensor, repeats: int) -> list[str]:
             for name, find in finders().items():
                 found, alarms = find(vectors[chosen], labels), find(vectors[chosen], true)
                 counts[name] += (len(found & set(wrong.tolist())), len(found), len(wrong), len(alarms))
-        for name, (hits, found, wrong_ones, alarms) in counts.items():
-            precision, recall = hits / max(found, 1), hits / wrong_ones
+        for name, numbers in counts.items():
+            hits, called, planted, none_planted = numbers.tolist()
+            precision, recall = hits / max(called, 1.0), hits / planted
             f1 = 2 * precision * recall / max(precision + recall, 1e-9)
-            false = alarms / (repeats * WAY * shot)
+            false = none_planted / (repeats * WAY * shot)
             lines.append(
                 f"{data.name:10}{shot:6}  {name:16}{100 * precision:10.1f}{100 * recall:9.1f}{100 * f1:8.1f}"
                 f"{100 * false:22.1f}"

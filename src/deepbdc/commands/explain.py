@@ -102,6 +102,6 @@ def _print_explanation(console: "Console", explanation: "Explanation", classes: 
     table.columns[2].justify = "right"
     table.columns[2].no_wrap = True
     for neighbour in explanation.nearest:
-        name, label = (Text(visible(text), overflow="fold") for text in (neighbour.name, neighbour.label))
-        table.add_row(name, label, f"{neighbour.similarity:.3f}")
+        texts = (Text(visible(text), overflow="fold") for text in (neighbour.name, neighbour.label))
+        table.add_row(*texts, f"{neighbour.similarity:.3f}")
     console.print(table)
