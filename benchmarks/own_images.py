@@ -106,7 +106,8 @@ def _centred(drawn: Tasks, products: Tensor, classes: int) -> tuple[float, float
 def coordinates(products: Tensor) -> Tensor:
     """Vectors ``(n, n)`` with these inner products ``(n, n)``."""
     values, vectors = torch.linalg.eigh(products)
-    return vectors * values.clamp(min=0).sqrt()
+    found: Tensor = vectors * values.clamp(min=0).sqrt()
+    return found
 
 
 def answers(drawn: Tasks, products: Tensor, *more: Tensor) -> Iterator[tuple[Tensor, Tensor, Confidence, Tensor]]:
