@@ -106,8 +106,8 @@ def _centred(drawn: Tasks, products: Tensor, classes: int) -> tuple[float, float
 def coordinates(products: Tensor) -> Tensor:
     """Vectors ``(n, n)`` with these inner products ``(n, n)``."""
     values, vectors = torch.linalg.eigh(products)
-    scaled: Tensor = vectors * values.clamp(min=0).sqrt()
-    return scaled
+    found: Tensor = vectors * values.clamp(min=0).sqrt()
+    return found
 
 
 def answers(drawn: Tasks, products: Tensor, *more: Tensor) -> Iterator[tuple[Tensor, Tensor, Confidence, Tensor]]:

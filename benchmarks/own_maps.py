@@ -140,9 +140,8 @@ def scores(products: Tensor, labels: Tensor, way: int) -> Tensor:
     inner = products[:, :shown, :shown]
     logistic: Any = create_classifier("logistic", C=C)
     coefficients, intercepts = logistic.fit_products(inner, labels.expand(len(products), -1), way)
-    means = inner.mean(dim=1, keepdim=True) @ coefficients
-    scores: Tensor = products[:, shown:, :shown] @ coefficients + intercepts - means
-    return scores
+    found: Tensor = products[:, shown:, :shown] @ coefficients + intercepts
+    return found - inner.mean(dim=1, keepdim=True) @ coefficients
 
 
 def unit(products: Tensor) -> Tensor:

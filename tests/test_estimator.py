@@ -434,7 +434,7 @@ class TestNetworks:
         torch.manual_seed(0)
         network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5, stride=4), torch.nn.ReLU())
         fitted = FewShotClassifier(backbone=network, size=64).fit(EXAMPLES, LABELS)
-        assert fitted.representations_.shape == (9, 36)
+        assert fitted.representations_.shape == (9, 8 + 36)  # averages and BDC
         assert len(clone(fitted).fit(EXAMPLES, LABELS).classes_) == 3
         fitted.save(tmp_path / "own.safetensors")
         with pytest.raises(ValueError, match="a network of your own"):
@@ -672,7 +672,7 @@ class TestFiles:
 
     def test_the_finer_map_is_saved_with_its_name(self) -> None:
         fitted = FewShotClassifier(backbone="efficientnet_lite0_fine").fit(EXAMPLES, LABELS)
-        assert fitted.embedding_.out_features == 112 * 113 // 2
+        assert fitted.embedding_.out_features == 112 + 112 * 113 // 2
         again = FewShotClassifier.load(fitted.to_bytes())
         assert again.embedding_.out_features == 112 * 113 // 2
         assert np.array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))

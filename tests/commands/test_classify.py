@@ -339,7 +339,7 @@ def test_settings_reach_the_estimator(shapes: str, saved: str) -> None:
         (["classify", "EXAMPLES", "photos", "--dry-run"], "give one of them"),
         (["classify", "EXAMPLES", "photos", "--csv", "empty"], "empty is a folder: give a file for the results"),
         (["classify", "EXAMPLES", "photos", "--csv", "a", "--json", "./a"], "--csv and --json must be different files"),
-        (["classify", "EXAMPLES", "photos", "--pool", "bcd"], "pool must be one of bdc, average"),
+        (["classify", "EXAMPLES", "photos", "--pool", "bcd"], "pool must be one of both, own, bdc, average"),
         (
             ["classify", "EXAMPLES", "photos", "--size", "7"],
             "size must be a whole number of pixels from 32 to 2048, got 7",
@@ -348,7 +348,7 @@ def test_settings_reach_the_estimator(shapes: str, saved: str) -> None:
             ["classify", "EXAMPLES", "photos", "--classifier", "svm"],
             "is called 'svm' (an SVM votes and gives no probabilities). Known: logistic, prototype, softmax.",
         ),
-        (["classify", "EXAMPLES", "photos", "--backbone", "efficientnet"], "did you mean 'efficientnet_lite0'"),
+        (["classify", "EXAMPLES", "photos", "--backbone", "efficientnet"], "did you mean 'efficientnet_lite"),
         (["classify", "SAVED", "photos", "--pool", "bdc", "--C", "1"], "has its own settings: omit --pool, --C"),
         (["classify", "bad.safetensors", "photos"], "bad.safetensors"),
         (["classify", "EXAMPLES", "photos", "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
