@@ -202,7 +202,7 @@ def test_a_hostile_archive_ends_with_a_message(tmp_path: Path) -> None:
         ("train glyphs/pr", ["glyphs/protonet"]),
         ("train --quiet my_", ["my_recipe.yaml", "my_run/"]),
         ("compare glyphs/protonet my_", ["my_recipe.yaml", "my_run/"]),
-        ("data check cu", ["cub"]),
+        ("data check cu", ["cub", "cub_cropped"]),
         ("data prepare my_", []),
         ("evaluate my", ["my_recipe.yaml", "my_run/"]),
     ],

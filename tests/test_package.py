@@ -48,7 +48,7 @@ from deepbdc import FewShotClassifier
 fitted = FewShotClassifier().fit([Image.new("RGB", (9, 9), colour) for colour in ("red", "blue")], ["red", "blue"])
 again = FewShotClassifier.load(fitted.to_bytes())
 again.predict([Image.new("RGB", (9, 9), "red")])
-print({'timm', 'torchvision', 'sklearn', 'scipy', 'pandas', 'matplotlib', 'torch._dynamo'} & set(sys.modules))
+print({'timm', 'torchvision', 'sklearn', 'scipy.stats', 'pandas', 'matplotlib', 'torch._dynamo'} & set(sys.modules))
 """
     assert run(code) == "set()"
 

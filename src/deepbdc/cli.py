@@ -35,6 +35,7 @@ app = App(
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )
+app.meta.suppress_keyboard_interrupt = False  # it does not take over the setting; `main` answers Ctrl-C
 
 # The modules of the commands are imported on first use.
 app.command(

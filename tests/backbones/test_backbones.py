@@ -254,7 +254,7 @@ def test_a_batch_of_one_trains() -> None:
         (
             lambda: create_backbone("timm/vit_tiny_patch16_224", removed_downsamplings=1),
             ValueError,
-            "removed_downsamplings=1",
+            "leave out removed_downsamplings",
         ),
     ],
 )

@@ -24,8 +24,8 @@ def test_both_are_the_networks_own_features_and_bdc_each_of_length_one() -> None
 
 def test_a_network_without_a_head_has_the_average_of_its_map() -> None:
     network = nn.Conv2d(3, 6, 3, stride=2)
-    embedding = find_embedding(network, None, 16, "cpu")
-    images = torch.rand(2, 3, 16, 16)
+    embedding = find_embedding(network, None, 32, "cpu")
+    images = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
         features = network(images)
         expected = torch.cat([normalize(features.mean(dim=(2, 3))), normalize(BDCPool(6)(features))], dim=1)
