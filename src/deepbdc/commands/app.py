@@ -35,8 +35,8 @@ def app(
     examples: Annotated[Path | None, Parameter(metavar="PATH")] = None,
     token: Annotated[str | None, Parameter(metavar="SECRET")] = None,
     work: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
-    keep: bool = True,
-    open_browser: Annotated[bool, Parameter(name="--open")] = True,
+    keep: Annotated[bool, Parameter(name="--keep", negative="--no-keep")] = True,
+    open_browser: Annotated[bool, Parameter(name="--open", negative="--no-open")] = True,
 ) -> None:
     """Start a web page where you add example pictures of each class and classify others.
 
