@@ -27,7 +27,10 @@ def take(browser: Browser, address: str, path: Path, size: tuple[int, int], sche
     page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
     page.mouse.move(0, 0)
     expect(page.get_by_role("status")).not_to_have_class("status is-shown", timeout=20_000)
-    page.wait_for_load_state("networkidle")
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.heat:not([hidden])')].every((image) => image.naturalWidth > 0)"
+    )
+    expect(page.locator("#expected-text")).to_contain_text("held out", timeout=60_000)
     page.wait_for_timeout(500)  # until the last message has faded out
     page.screenshot(path=path)
     context.close()

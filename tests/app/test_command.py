@@ -13,6 +13,7 @@ from deepbdc import FewShotClassifier
 from deepbdc.app.protection import Door
 from deepbdc.app.storage import Storage
 from deepbdc.app.work import NewPicture
+from deepbdc.cli import main
 from deepbdc.commands import app as commands
 from deepbdc.commands.app import _address, _service, app
 from deepbdc.errors import UserError
@@ -150,6 +151,14 @@ def test_the_browser_opens_by_itself_if_there_is_a_screen(
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     assert started()[1] == []
+
+
+def test_the_options_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["app", "--help"])
+    help_text = capsys.readouterr().out
+    assert "--no-open" in help_text
+    with pytest.raises(SystemExit, match="--no-keep says not to keep it"):
+        main(["app", "--no-open", "--no-keep", "--work", "somewhere"])
 
 
 def test_where_the_work_is_kept(started: Starting, tmp_path: Path) -> None:

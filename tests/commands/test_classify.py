@@ -408,15 +408,14 @@ def test_fit_names_all_broken_pictures_at_once(shapes: str) -> None:
     examples(Path("few"), count=2)
     Path("few/circle/0.png").write_bytes(b"")
     Path("few/stripes/1.png").write_text("no picture")
-    os.mkfifo("few/stripes/2.png")
+    os.mkfifo("few/stripes/2.png")  # is no file, so it is left out, and never waited for
     with pytest.raises(SystemExit) as caught:
         main(["fit", "few", "-o", "a.safetensors"])
     told = str(caught.value.code).splitlines()
     assert told == [
-        "deepbdc fit: 3 pictures cannot be used:",
+        "deepbdc fit: 2 pictures cannot be used:",
         "  few/circle/0.png: an empty file (0 bytes)",
         "  few/stripes/1.png: not a readable image (unknown format)",
-        "  few/stripes/2.png: a pipe or device, not a file",
     ]
 
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from deepbdc._optional import require
-from deepbdc.commands.common import say_at_once
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def app(
     examples: Annotated[Path | None, Parameter(metavar="PATH")] = None,
     token: Annotated[str | None, Parameter(metavar="SECRET")] = None,
     work: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
-    keep: Annotated[bool, Parameter(negative="--no-keep")] = True,
+    keep: Annotated[bool, Parameter(name="--keep", negative="--no-keep")] = True,
     open_browser: Annotated[bool, Parameter(name="--open", negative="--no-open")] = True,
 ) -> None:
     """Start a web page where you add example pictures of each class and classify others.
@@ -65,7 +64,6 @@ def app(
         keep: Whether to keep the work when the program ends.
         open_browser: Whether to open the page in your browser.
     """
-    say_at_once("Starting the page ...")
     require("fastapi", "app")
     require("uvicorn", "app")
     from deepbdc.app.protection import Door, check_token, is_loopback
