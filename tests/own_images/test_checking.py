@@ -75,7 +75,7 @@ def test_a_copy_does_not_vouch_for_a_wrong_label() -> None:
     labels[3] = "class 2"
     doubled = torch.cat([vectors, vectors[3:4]])
     found = check_representations(doubled, [*labels, "class 2"]).wrong_labels
-    assert [one.index for one in found] == [3]
+    assert {one.index for one in found} == {3, 32}
 
 
 def test_outliers() -> None:
@@ -98,8 +98,8 @@ def test_few_examples_and_one_class() -> None:
 def test_each_example_is_judged_by_the_others_only() -> None:
     vectors, labels = clusters()
     numbers = torch.from_numpy(np.unique(labels, return_inverse=True)[1])
-    before = left_out_probabilities(vectors, numbers, WAY, rounds=1)
+    before = left_out_probabilities(vectors, numbers, WAY, torch.arange(len(labels)), rounds=1)
     changed = numbers.clone()
     changed[0] = 3
-    after = left_out_probabilities(vectors, changed, WAY, rounds=1)
+    after = left_out_probabilities(vectors, changed, WAY, torch.arange(len(labels)), rounds=1)
     assert int(before[0].argmax()) == int(after[0].argmax()) == 0

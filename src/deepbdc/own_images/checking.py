@@ -135,30 +135,35 @@ def check_representations(
     names, targets = classes.tolist(), torch.from_numpy(numbers).to(representations.device)
     cosines = normalize(representations, dim=1) @ normalize(representations, dim=1).T
     twins = _twins(cosines, contents)
-    # A twin would vouch for a wrong label: leave all but one of them out of what is learnt.
-    copies = {pair.second for pair in twins if numbers[pair.first] == numbers[pair.second]}
-    single = torch.tensor([index not in copies for index in range(len(numbers))])
-    probabilities = left_out_probabilities(representations[single], targets[single], len(names))
-    wrong, guesses = _wrong_labels(probabilities, targets[single].cpu())
-    places = torch.nonzero(single).flatten().tolist()
+    probabilities = left_out_probabilities(representations, targets, len(names), first_twins(twins, len(numbers)))
+    wrong, guesses = _wrong_labels(probabilities, targets.cpu())
     wrong_labels = tuple(
-        WrongLabel(places[index], names[numbers[places[index]]], names[guesses[index]], sureness)
-        for index, sureness in wrong
+        WrongLabel(index, names[numbers[index]], names[guesses[index]], sureness) for index, sureness in wrong
     )
     doubtful = {one.index for one in wrong_labels}
     return ExampleReport(
         classes=tuple(names),
         wrong_labels=wrong_labels,
         twins=tuple(twins),
-        outliers=tuple(_outliers(cosines, targets, names, doubtful | copies)),
-        alike=tuple(_alike(guesses, targets[single].cpu().numpy(), names)),
+        outliers=tuple(_outliers(cosines, targets, names, doubtful)),
+        alike=tuple(_alike(guesses, targets.cpu().numpy(), names)),
         few=tuple(
             FewExamples(names[place], int(number)) for place, number in enumerate(np.bincount(numbers)) if number < FEW
         ),
     )
 
 
-def left_out_probabilities(representations: Tensor, targets: Tensor, way: int, rounds: int = 2) -> Tensor:
+def first_twins(twins: Sequence[Twins], count: int) -> Tensor:
+    """For each of ``count`` examples, the first one that is the same picture ``(count,)``."""
+    first = torch.arange(count)
+    for pair in sorted(twins, key=lambda pair: (pair.first, pair.second)):
+        first[pair.second] = torch.minimum(first[pair.second], first[pair.first])
+    return first
+
+
+def left_out_probabilities(
+    representations: Tensor, targets: Tensor, way: int, pictures: Tensor, rounds: int = 2
+) -> Tensor:
     """Probabilities ``(n, way)`` of each example, learnt from the others.
 
     In the second round, examples that the first one calls wrong with certainty no longer teach their wrong label.
@@ -167,6 +172,8 @@ def left_out_probabilities(representations: Tensor, targets: Tensor, way: int, r
         representations: ``(n, features)``.
         targets: Their classes ``(n,)``.
         way: The number of classes.
+        pictures: A number for each example ``(n,)``. Those with the same one are copies, which are left out together: a
+            copy would vouch for a wrong label.
         rounds: How often to learn.
     """
     if way == 1:
@@ -175,7 +182,7 @@ def left_out_probabilities(representations: Tensor, targets: Tensor, way: int, r
     scale = usual_scale(examples, targets, way)
     teaches = torch.ones(len(targets), dtype=torch.bool)
     for _ in range(rounds):
-        scores = _left_out_scores(examples, targets, way, teaches)
+        scores = _left_out_scores(examples, targets, way, teaches, pictures)
         probabilities = softmax(scale * scores, dim=1).cpu()
         teaches = _against(probabilities, targets.cpu())[0] <= DOUBTFUL
     return probabilities
@@ -188,10 +195,12 @@ def _against(probabilities: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return best / (best + own), other
 
 
-def _left_out_scores(examples: Tensor, targets: Tensor, way: int, teaches: Tensor, folds: int = 10) -> Tensor:
+def _left_out_scores(
+    examples: Tensor, targets: Tensor, way: int, teaches: Tensor, pictures: Tensor, folds: int = 10
+) -> Tensor:
     """Scores ``(n, way)`` of logistic regression. Each fold is scored by what is learnt from the others that teach."""
     members = one_hot(targets, way)
-    ranks = (members.cumsum(dim=0) * members).sum(dim=1) - 1
+    ranks = ((members.cumsum(dim=0) * members).sum(dim=1) - 1)[pictures]  # copies are in the same fold
     folds = min(folds, max(int(members.sum(dim=0).max()), 2))
     scores = examples.new_zeros(len(targets), way)
     classifier = create_classifier("logistic", C=C)
