@@ -254,7 +254,7 @@ class TestLearning:
             ({"classifier": "logistical"}, "did you mean|Known"),
             ({"C": -1}, "C must be"),
             ({"backbone": "conv4"}, "has no trained weights"),
-            ({"backbone": "efficientnet_lite1"}, "no backbone"),
+            ({"backbone": "efficientnet_lite9"}, "no backbone"),
             ({"backbone": "timm/tf_efficientnet_lite"}, "did you mean"),
             ({"batch_size": 0}, "batch_size"),
         ],
