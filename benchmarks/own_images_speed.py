@@ -23,6 +23,7 @@ import torch
 from PIL import Image
 
 from deepbdc import FewShotClassifier
+from deepbdc._optional import require
 from deepbdc.data.transforms import central_part
 from deepbdc.own_images.engines import VARIABLE
 from measure import verdict
@@ -116,8 +117,7 @@ class Onnx:
     """The limit: onnxruntime with its own settings, on the exported network with its classifier."""
 
     def __init__(self, path: Path, threads: int) -> None:
-        import onnxruntime
-
+        onnxruntime: Any = require("onnxruntime", extra="onnx")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -212,13 +212,11 @@ def main() -> None:
         examples, files = make_files(folder)
         classifier = FewShotClassifier().fit(examples)
         classifier.save(folder / "saved.safetensors")
-        for part in (
-            lambda: cold_starts(folder / "saved.safetensors", files[0], examples, folder),
-            lambda: speeds(classifier, files, folder),
-        ):
-            new = [*part(), ""]
-            print("\n".join(new), flush=True)
-            lines += new
+        lines += [*cold_starts(folder / "saved.safetensors", files[0], examples, folder), ""]
+        print("\n".join(lines[1:]), flush=True)
+        found = speeds(classifier, files, folder)
+        print("\n".join(found), flush=True)
+        lines += found
     RESULTS.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 

@@ -322,7 +322,7 @@ def test_settings_reach_the_estimator(shapes: str, saved: str) -> None:
         (["classify", "EXAMPLES", "photos", "--csv", "empty"], "empty is a folder: give a file for the results"),
         (["classify", "EXAMPLES", "photos", "--csv", "a", "--json", "./a"], "--csv and --json must be different files"),
         (["classify", "EXAMPLES", "photos", "--pool", "bcd"], "pool must be one of bdc, average"),
-        (["classify", "EXAMPLES", "photos", "--backbone", "efficientnet"], "did you mean 'efficientnet_lite0'"),
+        (["classify", "EXAMPLES", "photos", "--backbone", "efficientnet"], "did you mean 'efficientnet_lite"),
         (["classify", "SAVED", "photos", "--pool", "bdc", "--C", "1"], "has its own settings: omit --pool, --C"),
         (["classify", "bad.safetensors", "photos"], "bad.safetensors"),
         (["classify", "EXAMPLES", "photos", "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
