@@ -24,6 +24,7 @@ import torch
 from PIL import Image
 
 from deepbdc import FewShotClassifier
+from deepbdc._optional import require
 from deepbdc.data.transforms import central_part
 from deepbdc.own_images.engines import VARIABLE
 from measure import verdict
@@ -117,8 +118,7 @@ class Onnx:
     """The limit: onnxruntime with its own settings, on the exported network with its classifier."""
 
     def __init__(self, path: Path, threads: int) -> None:
-        import onnxruntime
-
+        onnxruntime: Any = require("onnxruntime", extra="onnx")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

@@ -140,8 +140,9 @@ def scores(products: Tensor, labels: Tensor, way: int) -> Tensor:
     inner = products[:, :shown, :shown]
     logistic: Any = create_classifier("logistic", C=C)
     coefficients, intercepts = logistic.fit_products(inner, labels.expand(len(products), -1), way)
+    intercepts = intercepts - inner.mean(dim=1, keepdim=True) @ coefficients
     found: Tensor = products[:, shown:, :shown] @ coefficients + intercepts
-    return found - inner.mean(dim=1, keepdim=True) @ coefficients
+    return found
 
 
 def unit(products: Tensor) -> Tensor:
