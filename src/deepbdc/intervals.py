@@ -51,7 +51,7 @@ def class_interval(values: NDArray[np.float64], classes: NDArray[np.int64]) -> f
 
     named, places = np.unique(classes, return_inverse=True)
     (episodes, way), count = classes.shape, len(named)
-    if episodes <= count:
+    if episodes <= count or count == 1:
         return None
     present = np.zeros((episodes, count))
     np.put_along_axis(present, places.reshape(classes.shape), 1, axis=1)

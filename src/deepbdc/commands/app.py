@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from deepbdc._optional import require
+from deepbdc.commands.common import say_at_once
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def app(
         keep: Whether to keep the work when the program ends.
         open_browser: Whether to open the page in your browser.
     """
+    say_at_once("Starting the page ...")
     require("fastapi", "app")
     require("uvicorn", "app")
     from deepbdc.app.protection import Door, check_token, is_loopback
