@@ -36,6 +36,8 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 
+app.meta.suppress_keyboard_interrupt = False  # it calls the commands, and has its own setting
+
 # The modules of the commands are imported on first use.
 app.command(
     "deepbdc.commands.classify:classify_images",
