@@ -24,6 +24,7 @@ def test_check_names_everything_and_changes_nothing(capsys: Printed) -> None:
     examples(Path("examples"), count=5)
     save(Path("examples/circle/wrong.png"), "stripes", 30)
     shutil.copy("examples/triangle/0.png", "examples/triangle/again.png")
+    shutil.copy("examples/triangle/3.png", "examples/stripes/other label.png")
     Path("examples/circle/empty.png").touch()
     Path("examples/stripes/text.jpg").write_text("no picture")
     save(Path("examples/lonely/1.png"), "noise", 1)
@@ -36,12 +37,16 @@ def test_check_names_everything_and_changes_nothing(capsys: Printed) -> None:
     assert "examples/stripes/text.jpg: not a readable image" in printed
     assert tree(Path("examples")) == before
     found = json.loads(Path("found.json").read_text())
-    assert [(one["example"], one["suggestion"]) for one in found["wrong_labels"]] == [("circle/wrong.png", "stripes")]
+    wrong = {one["example"]: one["suggestion"] for one in found["wrong_labels"]}
+    assert wrong["circle/wrong.png"] == "stripes"
+    assert set(wrong) <= {"circle/wrong.png", "stripes/other label.png"}
     identical = [(one["first"], one["second"]) for one in found["twins"] if one["identical"]]
-    assert identical == [("triangle/0.png", "triangle/again.png")]
+    assert identical == [("stripes/other label.png", "triangle/3.png"), ("triangle/0.png", "triangle/again.png")]
+    assert [one["same_label"] for one in found["twins"] if one["identical"]] == [False, True]
+    assert printed.count("TWO LABELS") == 1
     assert found["few"] == [{"label": "lonely", "examples": 1}]
     assert len(found["broken"]) == 2
-    assert "18 examples of 4 classes checked: 2 unreadable, 1 probably wrong, " in printed
+    assert "19 examples of 4 classes checked: 2 unreadable, " in printed
     assert "1 class with very few examples." in printed
     with pytest.raises(SystemExit, match=r"found\.json exists already"):
         main(["check", "examples", "--json", "found.json"])
@@ -52,7 +57,7 @@ def test_check_is_content_with_good_examples(capsys: Printed) -> None:
     main(["check", "examples"])
     printed = capsys.readouterr().out
     assert "9 examples of 3 classes checked: " in printed
-    assert "wrong" not in printed
+    assert "probably wrong" not in printed
 
 
 def test_suggest(capsys: Printed) -> None:

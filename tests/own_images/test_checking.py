@@ -49,6 +49,7 @@ def test_twins_also_with_different_labels() -> None:
     contents[9] = contents[17]
     found = check_representations(vectors, labels, contents).twins
     assert [(pair.first, pair.second, pair.identical) for pair in found] == [(9, 17, True), (0, 1, False)]
+    assert [pair.same_label for pair in found] == [False, True]
 
 
 def thumbnail(seed: int, side: int = 64, quality: int = 90, mirrored: bool = False) -> bytes:

@@ -68,5 +68,5 @@ def check_folder(
     if json is not None:
         write_json(json, as_json(found, names, broken))
         say(console, f"Findings: {json}")
-    if broken or found.wrong_labels:
+    if broken or found.wrong_labels or not all(pair.same_label for pair in found.twins):
         raise SystemExit(1)

@@ -5,7 +5,7 @@ Everything comes from the representations of the examples; no picture goes throu
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,8 @@ class Twins:
     second: int
     identical: bool
     similarity: float
+    same_label: bool = True
+    """If not, one of the two labels is wrong."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,10 @@ def check_representations(
     classes, numbers = np.unique(np.array(labels), return_inverse=True)
     names, targets = classes.tolist(), torch.from_numpy(numbers).to(representations.device)
     cosines = normalize(representations, dim=1) @ normalize(representations, dim=1).T
-    twins = _twins(cosines, contents)
+    twins = [
+        replace(pair, same_label=bool(numbers[pair.first] == numbers[pair.second]))
+        for pair in _twins(cosines, contents)
+    ]
     probabilities = left_out_probabilities(representations, targets, len(names), first_twins(twins, len(numbers)))
     wrong, guesses = _wrong_labels(probabilities, targets.cpu())
     wrong_labels = tuple(

@@ -120,6 +120,7 @@ class Explanation:
         for column, (title, picture) in enumerate(views.items()):
             axes = above.add_subplot(1, 3, column + 1)
             axes.imshow(picture)
+            axes.set_anchor("N")  # side by side, although the second has a legend below
             axes.set_title(title, fontsize=9)
             axes.axis("off")
         self._draw_legend(above, axes)

@@ -10,7 +10,7 @@ from deepbdc.report.classification import percent, say, visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from deepbdc.own_images.checking import ExampleReport
+    from deepbdc.own_images.checking import ExampleReport, Twins
 
 MOST = 20
 """The most rows of a table on the screen; the JSON file has all."""
@@ -43,16 +43,10 @@ def sections(report: "ExampleReport", names: Sequence[str]) -> Iterator[Section]
         Section(
             "twins",
             "Pictures that occur twice",
-            "Copies teach nothing new, and make the estimate of the accuracy too good: keep one of each.",
+            "Copies teach nothing new, and make the estimate of the accuracy too good: keep one of each. Of two with "
+            "different labels, one is wrong.",
             ("example", "the same as", "how"),
-            [
-                (
-                    names[pair.first],
-                    names[pair.second],
-                    "identical" if pair.identical else f"{pair.similarity:.3f} alike",
-                )
-                for pair in report.twins
-            ],
+            [(names[pair.first], names[pair.second], _how(pair)) for pair in report.twins],
         ),
         Section(
             "outliers",
@@ -80,6 +74,12 @@ def sections(report: "ExampleReport", names: Sequence[str]) -> Iterator[Section]
         ),
     )
     return (section for section in every if section.rows)
+
+
+def _how(pair: "Twins") -> str:
+    """How alike two pictures are, and whether their labels contradict each other."""
+    how = "identical" if pair.identical else f"{pair.similarity:.2f} alike"
+    return how if pair.same_label else f"{how}, TWO LABELS"
 
 
 def print_report(console: "Console", report: "ExampleReport", names: Sequence[str], broken: Sequence[str]) -> None:
@@ -143,6 +143,7 @@ def as_json(report: "ExampleReport", names: Sequence[str], broken: Sequence[str]
                 "second": names[pair.second],
                 "identical": pair.identical,
                 "similarity": round(pair.similarity, 6),
+                "same_label": pair.same_label,
             }
             for pair in report.twins
         ],
