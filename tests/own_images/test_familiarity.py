@@ -3,13 +3,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.special import stdtr
 from torch import Tensor
 
 from deepbdc import create_classifier
 from deepbdc.errors import UserError
 from deepbdc.own_images import familiarity
 from deepbdc.own_images.confidence import class_directions, learn_confidence
-from deepbdc.own_images.familiarity import Familiarity, _posterior, likeness, simulated_similarities
+from deepbdc.own_images.familiarity import Familiarity, _posterior, likeness, simulated_similarities, t_distribution
 from deepbdc.own_images.rejection import reject_rate
 from tests.own_images.test_confidence import LOGISTIC, clusters
 
@@ -37,6 +38,14 @@ def test_simulated_similarities_against_loops() -> None:
     for i in range(6):
         own = {j for j in range(6) if labels[j] == labels[i]}
         assert float(outside[i]) == pytest.approx(max(similarity(i, k, own) for k in range(3)), abs=1e-5)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 5, 6, 30, 31, 5000])
+def test_the_t_distribution_against_scipy(freedom: int) -> None:
+    values = np.linspace(-8, 8, 41)
+    assert t_distribution(values, freedom) == pytest.approx(
+        stdtr(freedom, values), abs=1e-3 if freedom > 300 else 1e-12
+    )
 
 
 def test_familiarity_is_a_share_and_its_inverse_a_likeness() -> None:
