@@ -37,7 +37,6 @@ app = App(
 )
 app.meta.suppress_keyboard_interrupt = False  # it does not take over the setting; `main` answers Ctrl-C
 
-app.meta.suppress_keyboard_interrupt = False  # it calls the commands, and has its own setting
 
 # The modules of the commands are imported on first use.
 app.command(
