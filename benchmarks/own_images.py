@@ -23,6 +23,7 @@ from deepbdc.classifiers import create_classifier
 from deepbdc.own_images.centring import LEAST_BALANCE, effective_classes
 from deepbdc.own_images.confidence import Confidence, class_directions, in_their_span, learn_confidence
 from deepbdc.own_images.familiarity import likeness, simulated_similarities
+from deepbdc.own_images.parts import Parts
 from measure import verdict
 from own_maps import OUTSIDE, REPRESENTATIONS, C, Pictures, Tasks, draw, products_of, scores, unit, without_mean
 
@@ -30,7 +31,15 @@ RESULTS = Path(__file__).parent / "results" / "own_images.txt"
 NETWORKS = ("efficientnet_lite0", "efficientnet_lite2")
 PHOTOS = ("CUB", "Cars", "CIFAR-FS")
 WAYS = {"CUB": (5, 10, 20), "Cars": (5, 10, 20), "CIFAR-FS": (5, 10, 15)}
+ROWS = {
+    **{kind: (kind, False, False) for kind in REPRESENTATIONS},
+    "own, parts of examples": ("own", True, False),
+    "both, parts of examples": ("both", True, False),
+    "both, parts of all": ("both", True, True),
+}
+"""The representation, and whether the network also looks at parts of the examples, and of the queries."""
 RATES = (0.05, 0.1, 0.2)
+DEFAULT = "both, parts of examples"
 OTHERS = 5
 """Classes of each task that have no examples."""
 
@@ -50,13 +59,17 @@ def representations(
     """Accuracy of each representation, minus that of the own features of the first network, which ``base`` keeps."""
     cells = [(name, way, shot) for name in pictures for way in (5, 15) for shot in (1, 5)]
     yield f"Accuracy in %, logistic regression, C = {C:g}; minus the first row, paired; {tasks} tasks (15-way: fewer)"
-    yield f"  {network:20}" + "".join(f"{f'{name} {way}/{shot}':>14}" for name, way, shot in cells)
-    for kind in REPRESENTATIONS:
-        row = f"  {kind:20}"
+    yield f"  {network:26}" + "".join(f"{f'{name} {way}/{shot}':>14}" for name, way, shot in cells)
+    for title, (kind, of_examples, of_queries) in ROWS.items():
+        row = f"  {title:26}"
         for name, way, shot in cells:
             given = pictures[name]
             drawn = draw(given.labels, way, shot, tasks if way == 5 else tasks // 4)
-            right = accuracies(scores(drawn.of(given.products[kind]), drawn.support_labels, way), drawn.query_labels)
+            drawn = drawn.with_parts(given.views) if of_examples else drawn
+            views = [drawn, *(drawn.seen_as(view) for view in given.views)] if of_queries else [drawn]
+            found = sum(scores(one.of(given.products[kind]), drawn.support_labels, way) for one in views)
+            assert isinstance(found, Tensor)
+            right = accuracies(found, drawn.query_labels)
             first = (name, way, shot) not in base
             shown = right if first else right - base[name, way, shot]
             base.setdefault((name, way, shot), right)
@@ -66,7 +79,7 @@ def representations(
 
 def centring(pictures: dict[str, Pictures], network: str, tasks: int) -> Iterator[str]:
     """What subtracting the mean of the pictures to classify changes, in folders of several kinds."""
-    yield f"Subtracting the mean of the pictures to classify, {network}, both; change of the accuracy in points"
+    yield f"Subtracting the mean of the pictures to classify, {network}, {DEFAULT}; change of the accuracy in points"
     yield "  (always / by the rule of 'deepbdc classify --centre auto', which looks at the answers first)"
     yield f"  {'the folder shows':34}" + "".join(
         f"{name:>9} {way:>2}/1" + 10 * " " for name in PHOTOS for way in (5, 15)
@@ -82,6 +95,7 @@ def centring(pictures: dict[str, Pictures], network: str, tasks: int) -> Iterato
         for name in PHOTOS:
             for way in (5, 15):
                 drawn = draw(pictures[name].labels, way, 1, tasks if way == 5 else tasks // 4, others)
+                drawn = drawn.with_parts(pictures[name].views)
                 always, ruled = _centred(drawn, pictures[name].products["both"], max(int(share * way), 1))
                 row += f"{always:>+8.2f} / {ruled:>+6.2f}     "
         yield row
@@ -110,15 +124,18 @@ def coordinates(products: Tensor) -> Tensor:
     return found
 
 
-def answers(drawn: Tasks, products: Tensor, *more: Tensor) -> Iterator[tuple[Tensor, Tensor, Confidence, Tensor]]:
+def answers(drawn: Tasks, given: Pictures, *more: Tensor) -> Iterator[tuple[Tensor, Tensor, Confidence, Tensor]]:
     """For each task: probabilities and likenesses of all queries, the confidence, and coordinates of the examples."""
     logistic = create_classifier("logistic", C=C)
     labels, shown = drawn.support_labels, drawn.support.shape[1]
-    for whole in drawn.of(products, *more):
+    parts = torch.cat([drawn.support + view for view in given.views], dim=1)
+    for whole in drawn.of(given.products["both"], *more, parts):
         vectors = coordinates(whole)
-        examples, queries = vectors[:shown], vectors[shown:]
-        confidence = learn_confidence(logistic, examples, labels, drawn.way)
-        probabilities = torch.softmax(confidence.scale * logistic(examples, labels, queries), dim=1)
+        examples, queries = vectors[:shown], vectors[shown : -parts.shape[1]]
+        seen = Parts(vectors[-parts.shape[1] :], torch.arange(shown).repeat(len(given.views)))
+        confidence = learn_confidence(logistic, examples, labels, drawn.way, seen)
+        found = logistic(*seen.beside(examples, labels), queries)
+        probabilities = torch.softmax(confidence.scale * found, dim=1)
         yield (
             probabilities,
             likeness(queries, class_directions(examples, labels, drawn.way), probabilities),
@@ -127,9 +144,12 @@ def answers(drawn: Tasks, products: Tensor, *more: Tensor) -> Iterator[tuple[Ten
         )
 
 
-def rejection(pictures: dict[str, Pictures], network: str, kind: str, tasks: int) -> Iterator[str]:
+def rejection(pictures: dict[str, Pictures], network: str, tasks: int) -> Iterator[str]:
     """Share of known pictures kept at each promised rate, others rejected, AUROC, and calibration of probabilities."""
-    yield f"'None of these', {network}, {kind}, {tasks} tasks; near: {OTHERS} other classes of the set; far: other sets"
+    yield (
+        f"'None of these', {network}, {DEFAULT}, {tasks} tasks; near: {OTHERS} other classes of the set; "
+        "far: other sets"
+    )
     yield (
         f"  {'':12}{'accuracy':>9}{'ECE':>7}   known kept at"
         + "".join(f"{rate:>6}" for rate in RATES)
@@ -142,14 +162,14 @@ def rejection(pictures: dict[str, Pictures], network: str, kind: str, tasks: int
         far = torch.from_numpy(np.flatnonzero(given.labels == OUTSIDE)).expand(tasks, -1)
         for way, shot in ((5, 1), (5, 2), *((way, 5) for way in WAYS[name])):
             drawn = draw(given.labels, way, shot, tasks, OTHERS, query=10)
-            yield f"  {name:9}{way:>2}/{shot}" + _rejection_row(drawn, given.products[kind], far)
+            yield f"  {name:9}{way:>2}/{shot}" + _rejection_row(drawn, given, far)
 
 
-def _rejection_row(drawn: Tasks, products: Tensor, far: Tensor) -> str:
+def _rejection_row(drawn: Tasks, given: Pictures, far: Tensor) -> str:
     known, near = drawn.query.shape[1], drawn.others.shape[1]
     kept: list[list[float]] = []
     found, right, sure, areas, earlier = [], [], [], [], []
-    for probabilities, likenesses, confidence, examples in answers(drawn, products, far):
+    for probabilities, likenesses, confidence, examples in answers(drawn, given, far):
         familiar = confidence.familiarity.of(likenesses)
         parts = familiar[:known], familiar[known : known + near], familiar[known + near :]
         kept.append([(parts[0] >= rate).mean() for rate in RATES])
@@ -236,7 +256,7 @@ def main() -> None:
             far = [other for other in PHOTOS if other != name] if name in PHOTOS else []
             pictures[name] = products_of(network, name, far, given.split, dict(sources), given.maps)
         add(representations(pictures, network, given.tasks, base))
-        add(rejection(pictures, network, "both", max(given.tasks // 4, 5)))
+        add(rejection(pictures, network, max(given.tasks // 4, 5)))
         add(centring(pictures, network, given.tasks))
     if given.split == "test":
         RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")

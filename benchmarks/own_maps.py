@@ -1,7 +1,7 @@
 """Feature maps and inner products of real pictures, for benchmarks/own_images.py."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from torch.nn.functional import normalize
 
 from deepbdc import load_dataset
 from deepbdc.classifiers import create_classifier
-from deepbdc.data.transforms import test_transform
 from deepbdc.own_images.networks import find_embedding
+from deepbdc.own_images.reading import embed_all
 
 SETS = {"CUB": 20, "Cars": 20, "CIFAR-FS": 30, "Omniglot": 20}
 """The data sets, with the number of pictures of each class that are used."""
@@ -29,7 +29,13 @@ class Pictures:
     """Inner products of the representations of all pictures of a data set, and their classes."""
 
     products: dict[str, Tensor]
+    """Those of the whole pictures; except for "average", followed by those of their first parts and second parts."""
     labels: NDArray[np.int64]
+
+    @property
+    def views(self) -> tuple[int, int]:
+        """By how much the index of a part is larger than that of its picture."""
+        return len(self.labels), 2 * len(self.labels)
 
 
 def pictures_of(name: str, sources: dict[str, Path], split: str) -> Iterator[tuple[Any, int]]:
@@ -52,22 +58,25 @@ def pictures_of(name: str, sources: dict[str, Path], split: str) -> Iterator[tup
             yield data.image(int(index)), label
 
 
-@torch.no_grad()
 def maps_of(network: str, name: str, split: str, sources: dict[str, Path], kept: Path) -> tuple[Tensor, Tensor]:
-    """Feature maps in half precision and labels of a data set, computed once and kept in a folder."""
+    """Feature maps ``(n, views, d, h, w)`` in half precision and labels, computed once and kept in a folder.
+
+    The views are the whole picture and two parts of it.
+    """
     from PIL import Image
 
     file = kept / f"{network},{name},{split}.npz"
     if not file.exists():
         embedding = find_embedding(network, "both", None, "cpu")
-        prepare = test_transform(embedding.preprocessing)
         maps, labels = [], []
         for picture, label in pictures_of(name, sources, split):
             image = Image.fromarray(picture) if isinstance(picture, np.ndarray) else picture
-            maps.append(embedding.reduced_map(prepare(image.convert("RGB")).unsqueeze(0)).half())
+            (found,) = embed_all([image.convert("RGB")], embedding, 1, parts=True)
+            assert found.parts is not None
+            maps.append(torch.cat([found.features.unsqueeze(0), found.parts]).half())
             labels.append(label)
         kept.mkdir(parents=True, exist_ok=True)
-        np.savez(file, maps=torch.cat(maps).numpy(), labels=np.array(labels))
+        np.savez(file, maps=torch.stack(maps).numpy(), labels=np.array(labels))
     content = np.load(file)
     return torch.from_numpy(content["maps"]), torch.from_numpy(content["labels"])
 
@@ -78,16 +87,18 @@ def products_of(
 ) -> Pictures:
     """Inner products of the pictures of a data set, followed by `FAR` pictures of each of the data sets ``far``."""
     maps, labels = maps_of(network, name, split, sources, kept)
-    numbers = [np.unique(labels.numpy(), return_inverse=True)[1]]
-    parts = list(maps.split(64))
+    numbers, parts = [np.unique(labels.numpy(), return_inverse=True)[1]], [maps]
     for other in far:
         unlike, _ = maps_of(network, other, split, sources, kept)
         parts.append(unlike[np.random.default_rng(0).permutation(len(unlike))[:FAR]])
         numbers.append(np.full(FAR, OUTSIDE))
+    whole = torch.cat(parts)
+    views = whole.transpose(0, 1).flatten(0, 1)  # all whole pictures, then all first parts, then all second ones
     products = {}
     for pool in REPRESENTATIONS[:3]:
         embedding = find_embedding(network, pool, None, "cpu")
-        unit = torch.cat([normalize(embedding.represent(part.float()).flatten(1), dim=1) for part in parts])
+        chosen = views if pool in ("own", "bdc") else views[: len(whole)]
+        unit = torch.cat([normalize(embedding.represent(part.float()).flatten(1), dim=1) for part in chosen.split(64)])
         products[pool] = unit @ unit.T
     products["both"] = (products["own"] + products["bdc"]) / 2
     return Pictures(products, np.concatenate(numbers))
@@ -114,6 +125,15 @@ class Tasks:
         """The inner products of all pictures of each task ``(e, n, n)``, in the order of the fields."""
         rows = torch.cat([self.support, self.query, self.others, *more], dim=1)
         return products[rows.unsqueeze(2), rows.unsqueeze(1)].double()
+
+    def with_parts(self, views: Sequence[int]) -> "Tasks":
+        """The same tasks, in which each example is followed by its parts; ``views`` as in `Pictures`."""
+        every = torch.stack([self.support, *(self.support + more for more in views)], dim=2).flatten(1)
+        return replace(self, support=every)
+
+    def seen_as(self, view: int) -> "Tasks":
+        """The same tasks, in which the queries are parts of pictures."""
+        return replace(self, query=self.query + view, others=self.others + view)
 
 
 def draw(labels: NDArray[np.int64], way: int, shot: int, count: int, others: int = 0, query: int = 15) -> Tasks:

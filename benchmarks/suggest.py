@@ -27,7 +27,7 @@ ROUNDS, STEP, TESTED = 10, 10, 15
 
 def probabilities(support: Tensor, labels: Tensor, query: Tensor, way: int) -> Tensor:
     """Those of `FewShotClassifier`: logistic regression, with the usual scale of its confidence."""
-    scores = create_classifier("logistic", C=10.0)(support, labels, query)
+    scores = create_classifier("logistic", C=10.0, equal_classes=True)(support, labels, query)
     return torch.softmax(usual_scale(support, labels, way) * scores, dim=1)
 
 

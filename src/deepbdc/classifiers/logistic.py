@@ -20,14 +20,26 @@ class LogisticClassifier(LinearClassifier):
     The classifier of STL DeepBDC (Xie et al., CVPR 2022, Sec. 3.3) and Good-Embed (Tian et al., ECCV 2020). It gives
     what scikit-learn's ``LogisticRegression(C=C)`` gives when run to convergence. Scores are logits; no
     gradient flows through them.
+
+    If some classes have more support images than others, that regression expects them to be more frequent among the
+    queries, too, and prefers them wherever it is in doubt. With ``equal_classes``, it expects all classes equally
+    often: the logarithm of the number of its support images is subtracted from the logits of a class.
     """
 
-    def __init__(self, C: float, normalize: bool, tolerance: float, max_iterations: int) -> None:
-        super().__init__(C=C, normalize=normalize, tolerance=tolerance, max_iterations=max_iterations)
+    def __init__(
+        self, C: float, normalize: bool, tolerance: float, max_iterations: int, equal_classes: bool = False
+    ) -> None:
+        more = {"equal_classes": True} if equal_classes else {}
+        super().__init__(C=C, normalize=normalize, tolerance=tolerance, max_iterations=max_iterations, **more)
         self.C = positive("C", C)
         self.normalize = normalize
         self.tolerance = positive("tolerance", tolerance)
         self.max_iterations = int(positive("max_iterations", max_iterations))
+        self.equal_classes = equal_classes
+
+    def for_equal_classes(self) -> "LogisticClassifier":
+        """The same regression with ``equal_classes``."""
+        return LogisticClassifier(self.C, self.normalize, self.tolerance, self.max_iterations, equal_classes=True)
 
     def rule(self, support: Tensor, support_labels: Tensor, way: int) -> LinearRule:
         """``(e, s, features), (e, s)`` -> logits."""
@@ -35,6 +47,8 @@ class LogisticClassifier(LinearClassifier):
         coefficients, intercept = self.fit_products(products, support_labels, way)
         # `fit_products` gives the intercept at the mean of the support set: subtract the products with that mean.
         intercept = intercept - (products.mean(dim=1, keepdim=True) @ coefficients)
+        if self.equal_classes:
+            intercept = intercept - log_frequencies(support_labels, way, intercept.dtype)
         return LinearRule(class_weights(support, factors, coefficients), intercept, self.normalize)
 
     def fit_products(
@@ -60,7 +74,11 @@ class LogisticClassifier(LinearClassifier):
 
 @classifiers.register
 def logistic(
-    C: float = 1.0, normalize: bool = True, tolerance: float = 1e-6, max_iterations: int = 20_000
+    C: float = 1.0,
+    normalize: bool = True,
+    tolerance: float = 1e-6,
+    max_iterations: int = 20_000,
+    equal_classes: bool = False,
 ) -> LogisticClassifier:
     """Logistic regression.
 
@@ -70,8 +88,19 @@ def logistic(
         normalize: Divide each representation by its length (+ 1e-6) first.
         tolerance: About how far logits may be from their exact values; relative to their size, if that is below 1.
         max_iterations: When to give up, with a warning.
+        equal_classes: Expect all classes equally often, also if some have more support images than others.
     """
-    return LogisticClassifier(C, normalize, tolerance, max_iterations)
+    return LogisticClassifier(C, normalize, tolerance, max_iterations, equal_classes)
+
+
+def log_frequencies(labels: Tensor, way: int, dtype: torch.dtype) -> Tensor:
+    """How much more frequent each class is than on average, as a logarithm: ``(e, s) -> (e, 1, way)``.
+
+    It is 0 if all classes have as many images, and for a class without any.
+    """
+    counts = membership(labels, way, dtype).sum(dim=1, keepdim=True)
+    logs: Tensor = (counts.clamp(min=1) * way / labels.shape[1]).log()
+    return logs
 
 
 def _fit(

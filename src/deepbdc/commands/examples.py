@@ -108,7 +108,8 @@ class ExampleSource:
         embedded: list[EmbeddedImage | None] = []
         with progress_bar(Console(stderr=True), "Learning", len(self.files)) as advance:
             for chunk in _chunks(self.files, estimator.batch_size):
-                found = {image.name: image for image in estimator.embed(chunk, on_bad=on_bad)}
+                parts = estimator.looks_at_parts
+                found = {image.name: image for image in estimator.embed(chunk, on_bad=on_bad, parts=parts)}
                 for file in chunk:
                     image = found.get(str(file))
                     # Paths are relative to the folder of examples: a saved classifier does not reveal absolute paths.

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 ImageTransform = Callable[["Image.Image"], Tensor]
 JITTER = 0.4
 LONGEST = 4  # the largest aspect ratio that is resized as a whole, see `middle_part`
+NEARER = 1.3
+"""The shorter side of an image is this many times as long as a part of it, see `TestTransform.parts`."""
 SHIFTED = 8  # an image is shifted by at most 1/8 of its side
 Augmentation = Literal["paper", "crop_flip"]
 
@@ -39,22 +41,41 @@ class TestTransform:
     def __call__(self, picture: "Image.Image") -> Tensor:
         """Transform one image."""
         ready = picture if self.preprocessing.squash else middle_part(picture)
-        ready = central_part(_resize(ready, self.preprocessing), self.preprocessing.input_size)
+        return self._tensor(
+            central_part(_resize(ready, self.preprocessing, self.preprocessing.resize), self.preprocessing.input_size)
+        )
+
+    def parts(self, picture: "Image.Image") -> Tensor:
+        """Two parts of an image, above left and below right of its centre, as seen from nearer: ``(2, 3, size, size)``.
+
+        The shorter side is resized to `NEARER` times ``size``. A part lies halfway between the centre and a corner.
+        """
+        size, chosen = self.preprocessing.input_size, self.preprocessing
+        whole = _resize(picture if chosen.squash else middle_part(picture), chosen, round(NEARER * size))
+        free = [side - size for side in whole.size]
+        found = []
+        for quarters in (1, 3):
+            left, top = (quarters * room // 4 for room in free)
+            found.append(self._tensor(whole.crop((left, top, left + size, top + size))))
+        return torch.stack(found)
+
+    def _tensor(self, ready: "Image.Image") -> Tensor:
+        """The normalised pixels of an image that has its final size."""
         pixels = torch.from_numpy(np.array(ready)).permute(2, 0, 1)
         floats = pixels.to(torch.float32, memory_format=torch.contiguous_format)
         return floats.mul_(1 / 255).sub_(self.mean).div_(self.std)
 
 
-def test_transform(preprocessing: Preprocessing) -> ImageTransform:
+def test_transform(preprocessing: Preprocessing) -> TestTransform:
     """The transform of images that are not used for training: `TestTransform`."""
     return TestTransform(preprocessing)
 
 
-def _resize(picture: "Image.Image", preprocessing: Preprocessing) -> "Image.Image":
-    """Give the shorter side (or both sides, if ``squash``) the length ``resize``."""
+def _resize(picture: "Image.Image", preprocessing: Preprocessing, side: int) -> "Image.Image":
+    """Give the shorter side (or both sides, if ``squash``) the length ``side``."""
     from PIL import Image
 
-    side, (width, height) = preprocessing.resize, picture.size
+    width, height = picture.size
     wide, tall = side, side
     if not preprocessing.squash:
         wide, tall = (side, int(side * height / width)) if width <= height else (int(side * width / height), side)

@@ -208,7 +208,7 @@ def _left_out_scores(
     ranks = ((members.cumsum(dim=0) * members).sum(dim=1) - 1)[pictures]  # copies are in the same fold
     folds = min(folds, max(int(members.sum(dim=0).max()), 2))
     scores = examples.new_zeros(len(targets), way)
-    classifier = create_classifier("logistic", C=C)
+    classifier = create_classifier("logistic", C=C, equal_classes=True)
     for fold in range(folds):
         out = ranks % folds == fold
         if not out.any():

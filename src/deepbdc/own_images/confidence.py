@@ -12,6 +12,7 @@ from torch.nn.functional import log_softmax, one_hot
 
 from deepbdc.classifiers import Classifier, create_classifier
 from deepbdc.own_images.familiarity import Familiarity, learn_familiarity
+from deepbdc.own_images.parts import Parts
 
 # The usual scale of scores, for tasks in which no example can be held out. It was fitted to tasks of the validation
 # classes of CIFAR-FS and Omniglot; benchmarks/own_images.py measures its calibration on their test classes.
@@ -34,16 +35,22 @@ class Confidence:
 
 
 @torch.no_grad()
-def learn_confidence(classifier: Classifier, examples: Tensor, labels: Tensor, way: int) -> Confidence:
-    """Learn both from representations ``(s, features)`` with labels ``(s,)`` of ``way`` classes."""
+def learn_confidence(
+    classifier: Classifier, examples: Tensor, labels: Tensor, way: int, parts: Parts | None = None
+) -> Confidence:
+    """Learn both from representations ``(s, features)`` with labels ``(s,)`` of ``way`` classes, and their parts."""
     # Learnt weights belong to the features themselves; every other classifier needs inner products only.
     learnt = any(True for _ in classifier.parameters()) if isinstance(classifier, nn.Module) else False
-    examples = examples.double() if learnt else in_their_span(examples)
-    held_out, scores = _held_out(classifier, examples, labels, way)
-    scale = _scale(classifier, examples, labels, way, scores, labels[held_out])
+    owners = (parts or Parts.none_of(examples)).owners
+    rows = torch.cat([examples, parts.vectors.to(examples)]) if parts else examples
+    rows = rows.double() if learnt else in_their_span(rows)
+    examples, parts = rows[: len(labels)], Parts(rows[len(labels) :], owners)
+    held_out, scores = _held_out(classifier, examples, labels, way, parts)
+    own_scores = classifier(*parts.beside(examples, labels), examples)
+    scale = _scale(own_scores, examples, labels, way, scores, labels[held_out])
     probabilities = torch.softmax(scale * scores, dim=1).amax(dim=1)
     own = one_hot(labels, way).bool()
-    all_scores = (scale * classifier(examples, labels, examples)).masked_fill(own, -torch.inf)
+    all_scores = (scale * own_scores).masked_fill(own, -torch.inf)
     other = torch.softmax(all_scores, dim=1).amax(dim=1) if way > 1 else torch.zeros(len(labels))
     return Confidence(scale, learn_familiarity(examples, labels, way, held_out, probabilities, other.to(examples)))
 
@@ -65,16 +72,16 @@ def _normalised(vectors: Tensor) -> Tensor:
     return torch.nn.functional.normalize(vectors, dim=-1)
 
 
-def _scale(
-    classifier: Classifier, examples: Tensor, labels: Tensor, way: int, scores: Tensor, held_out: Tensor
-) -> float:
-    """The most probable scale given ``scores`` of held-out examples with labels, with a prior around the usual one."""
+def _scale(own_scores: Tensor, examples: Tensor, labels: Tensor, way: int, scores: Tensor, held_out: Tensor) -> float:
+    """The most probable scale given ``scores`` of held-out examples with labels, with a prior around the usual one.
+
+    ``own_scores`` are those of the examples themselves by the classifier that was fitted to them.
+    """
     if way == 1:
         return 1.0
     # The usual scale is that of the reference classifier. The scores of other classifiers are larger or smaller.
-    ratio = _margin(create_classifier("logistic", C=REFERENCE_C), examples, labels) / _margin(
-        classifier, examples, labels
-    )
+    reference = create_classifier("logistic", C=REFERENCE_C, equal_classes=True)(examples, labels, examples)
+    ratio = _margin(reference, labels) / _margin(own_scores, labels)
     usual = torch.tensor(usual_scale(examples, labels, way) * ratio).log()
     logs = _candidates(float(usual))
     loss = ((logs - usual) / DEVIATION).square() / 2
@@ -101,24 +108,25 @@ def usual_scale(examples: Tensor, labels: Tensor, way: int) -> float:
     return USUAL_SCALE * classes * math.pow(len(labels) / way, SHOT_POWER) * math.pow(cosine, COSINE_POWER)
 
 
-def _margin(classifier: Classifier, examples: Tensor, labels: Tensor) -> float:
+def _margin(scores: Tensor, labels: Tensor) -> float:
     """The average lead of the examples' scores for their own class over those for each class."""
-    scores = classifier(examples, labels, examples)
     own = scores.gather(1, labels.unsqueeze(1))
     return max(float((own - scores).sum() / scores.numel()), 1e-6)
 
 
 def held_out_scores(classifier: Classifier, examples: Tensor, labels: Tensor, way: int) -> tuple[Tensor, Tensor]:
     """Scores ``(n, way)`` and labels ``(n,)`` of held-out examples, each from a fit to the other folds."""
-    held_out, scores = _held_out(classifier, examples, labels, way)
+    held_out, scores = _held_out(classifier, examples, labels, way, Parts.none_of(examples))
     return scores, labels[held_out]
 
 
-def _held_out(classifier: Classifier, examples: Tensor, labels: Tensor, way: int) -> tuple[Tensor, Tensor]:
+def _held_out(
+    classifier: Classifier, examples: Tensor, labels: Tensor, way: int, parts: Parts
+) -> tuple[Tensor, Tensor]:
     """Indices of held-out examples ``(n,)`` and their scores ``(n, way)``, each from a fit to the other folds.
 
     Each fold holds about the same share of every class, so that no class has an advantage. A class with a single
-    example keeps it in every fit.
+    example keeps it in every fit. The parts of an example are held out with it.
     """
     counts, ranks = torch.bincount(labels, minlength=way), _rank_in_class(labels)
     folds = min(max(int(counts.max()), 2), _FOLDS)
@@ -126,7 +134,7 @@ def _held_out(classifier: Classifier, examples: Tensor, labels: Tensor, way: int
     for fold in range(folds):
         out = (ranks % folds == fold) & (counts[labels] > 1)
         if out.any():
-            scores.append(classifier(examples[~out], labels[~out], examples[out]))
+            scores.append(classifier(*parts.beside(examples, labels, ~out), examples[out]))
             indices.append(out.nonzero()[:, 0])
     return torch.cat(indices), torch.cat(scores)
 

@@ -21,7 +21,7 @@ from deepbdc.own_images.reading import map_fingerprint, stack_maps
 
 _KIND = "classifier"
 _EMBEDDING, _METHOD = "embedding.", "method."
-_DATA = ("features", "thumbnails", "mean")
+_DATA = ("features", "parts", "thumbnails", "mean")
 _LABEL_TYPES = {"str": str, "int": int, "float": float, "bool": bool}
 
 
@@ -53,6 +53,9 @@ def to_bytes(saved: SavedClassifier) -> bytes:
     thumbnails = [np.frombuffer(example.thumbnail, dtype=np.uint8) for example in saved.examples]
     tensors = _weights(saved)
     tensors["features"] = stack_maps(saved.examples)
+    parts = [example.parts for example in saved.examples if example.parts is not None]
+    if parts:
+        tensors["parts"] = torch.cat(parts)
     tensors["thumbnails"] = torch.from_numpy(np.concatenate(thumbnails))
     if saved.mean is not None:
         tensors["mean"] = saved.mean
@@ -64,6 +67,7 @@ def to_bytes(saved: SavedClassifier) -> bytes:
         "label_type": _label_type(saved.labels),
         "names": [example.name for example in saved.examples],
         "thumbnail_sizes": [len(content) for content in thumbnails],
+        "parts": [0 if example.parts is None else len(example.parts) for example in saved.examples],
     }
     return weight_files.as_bytes(tensors, header)
 
@@ -153,8 +157,15 @@ def _by_name(description: Mapping[str, Any]) -> bool:
 
 def _examples(tensors: Mapping[str, Tensor], header: Mapping[str, Any], network: str) -> list[EmbeddedImage]:
     sizes, content = header["thumbnail_sizes"], tensors["thumbnails"].numpy().tobytes()
-    parts = zip(header["names"], tensors["features"], sizes, np.cumsum(sizes), strict=True)
-    return [EmbeddedImage(name, features, content[end - size : end], network) for name, features, size, end in parts]
+    thumbnails = [content[end - size : end] for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
+    # Files of earlier versions have no parts.
+    counts = header.get("parts", [0] * len(sizes))
+    parts = tensors["parts"].split(counts) if any(counts) else [None] * len(sizes)
+    entries = zip(header["names"], tensors["features"], thumbnails, parts, strict=True)
+    return [
+        EmbeddedImage(name, features, thumbnail, network, own if own is not None and len(own) else None)
+        for name, features, thumbnail, own in entries
+    ]
 
 
 def _label_type(labels: NDArray[Any]) -> str:

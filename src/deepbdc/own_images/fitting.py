@@ -5,14 +5,14 @@ from typing import Any
 from torch import Tensor
 
 from deepbdc._registry import nearest
-from deepbdc.classifiers import create_classifier
+from deepbdc.classifiers import LogisticClassifier, create_classifier
 from deepbdc.classifiers.linear import LinearRule
 from deepbdc.errors import NotFinite, UserError
 from deepbdc.methods.base import Method, shots_of
 
 DEFAULT_CLASSIFIER = "logistic"
 NAMED: dict[str, dict[str, Any]] = {
-    "logistic": {},
+    "logistic": {"equal_classes": True},
     "prototype": {"similarity": "cosine"},
     "softmax": {"normalize": True},
 }
@@ -24,7 +24,7 @@ def named_classifier(name: str, C: float) -> Any:
     if name not in NAMED:
         why = " (an SVM votes and gives no probabilities)" if name == "svm" else ""
         raise UserError(f"no classifier that can be used here is called {name!r}{why}{nearest(str(name), list(NAMED))}")
-    return create_classifier(name, **({"C": C} if name == "logistic" else NAMED[name]))
+    return create_classifier(name, **NAMED[name], **({"C": C} if name == "logistic" else {}))
 
 
 def fit_run_classifier(method: Method, support: Tensor, labels: Tensor, way: int) -> tuple[Any, LinearRule]:
@@ -38,7 +38,11 @@ def fit_run_classifier(method: Method, support: Tensor, labels: Tensor, way: int
     """
     classifier = method.classifier_for(shots_of(labels))
     try:
-        return classifier, method.rule(support.unsqueeze(0), labels.unsqueeze(0), way)
+        rule = method.rule(support.unsqueeze(0), labels.unsqueeze(0), way)
+        if isinstance(classifier, LogisticClassifier):  # people have more examples of some classes than of others
+            classifier = classifier.for_equal_classes()
+            rule = fit_rule(classifier, support, labels, way)
+        return classifier, rule
     except NotFinite:
         raise
     except UserError as error:

@@ -19,7 +19,7 @@ from deepbdc.own_images.representation import DEFAULT_POOL, POOLS, embedding_of
 from deepbdc.preprocessing import Preprocessing
 from deepbdc.weight_files import read_preprocessing, read_weights
 
-DEFAULT_BACKBONE = "efficientnet_lite0"
+DEFAULT_BACKBONE = "efficientnet_lite2"
 TRAINED: Mapping[str, Mapping[str, Any]] = {
     "efficientnet_lite0": {"head": True},
     "efficientnet_lite1": {"head": True},

@@ -31,6 +31,8 @@ class EmbeddedImage:
     """The upright RGB picture as JPEG. Its longest side is at most 224 pixels."""
     network: str
     """Fingerprint of the network that made the features."""
+    parts: Tensor | None = None
+    """The feature maps ``(2, d, h, w)`` of two parts of the picture, if they were asked for."""
 
 
 ImageLike = Any

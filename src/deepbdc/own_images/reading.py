@@ -12,7 +12,7 @@ from deepbdc._fingerprint import weights_fingerprint
 from deepbdc._modes import evaluating
 from deepbdc.backbones.folding import computed_by
 from deepbdc.data.images import BadImage
-from deepbdc.data.transforms import test_transform
+from deepbdc.data.transforms import NEARER, test_transform
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
 from deepbdc.own_images import pictures
@@ -30,6 +30,7 @@ class _DecodedImage:
     """A picture that is ready for the network."""
 
     pixels: Tensor
+    """``(views, 3, size, size)``: the whole picture, and perhaps two parts of it."""
     thumbnail: bytes
 
 
@@ -38,11 +39,15 @@ _Batch = list[tuple[str, Future[_Read]]]
 
 
 def embed_all(
-    images: Sequence[ImageLike], embedding: Embedding, batch_size: int, on_bad: OnBad | None = None
+    images: Sequence[ImageLike],
+    embedding: Embedding,
+    batch_size: int,
+    on_bad: OnBad | None = None,
+    parts: bool = False,
 ) -> list[EmbeddedImage]:
     """Send all pictures through the network. Without ``on_bad``, one error names all that cannot be read."""
     bad: list[BadImage] = []
-    batches = embed_batches(images, embedding, batch_size, on_bad or bad.append)
+    batches = embed_batches(images, embedding, batch_size, on_bad or bad.append, parts=parts)
     found = [image for batch in batches for image in batch]
     raise_bad(bad)
     return found
@@ -65,6 +70,7 @@ def embed_batches(
     batch_size: int,
     on_bad: OnBad | None = None,
     thumbnails: bool = True,
+    parts: bool = False,
 ) -> Iterator[list[EmbeddedImage]]:
     """Send pictures through the network, one batch at a time.
 
@@ -75,11 +81,13 @@ def embed_batches(
         on_bad: Called with the error of each picture that cannot be read. That picture is then missing from its batch,
             which may even be empty. Without ``on_bad`` the error is raised.
         thumbnails: Whether to make thumbnails. Without them, ``thumbnail`` is empty.
+        parts: Whether two parts of each picture go through the network, too. Pictures that are embedded already keep
+            what they have.
     """
     embedding.check_fixed()
     network = map_fingerprint(embedding)
     transform = test_transform(embedding.preprocessing)
-    smallest_side = embedding.preprocessing.resize
+    smallest_side = max(embedding.preprocessing.resize, round(NEARER * embedding.preprocessing.input_size) * parts)
 
     def read(image: ImageLike, position: int) -> _Read:
         if isinstance(image, EmbeddedImage):
@@ -88,7 +96,9 @@ def embed_batches(
             return image
         picture = pictures.decode(image, position, smallest_side)
         try:
-            return _DecodedImage(transform(picture), pictures.thumbnail(picture) if thumbnails else b"")
+            pixels = transform(picture).unsqueeze(0)
+            pixels = torch.cat([pixels, transform.parts(picture)]) if parts else pixels
+            return _DecodedImage(pixels, pictures.thumbnail(picture) if thumbnails else b"")
         except Exception as error:  # the picture is unusual in a way that we did not foresee
             name = pictures.name_of(image, position)
             raise BadImage(f"{name}: {picture.width}×{picture.height} pixels cannot be used ({error})") from error
@@ -161,11 +171,15 @@ def _through_network(embedding: Embedding, batch: list[tuple[str, _Read]], netwo
     if new:
         engine = engine_for(embedding.backbone, network)
         with evaluating(embedding), computed_by(embedding.backbone, engine):
-            maps = iter(embedding.reduced_map(torch.stack(new).to(device_of(embedding))).cpu())
+            found = embedding.reduced_map(torch.cat(new).to(device_of(embedding))).cpu()
+            maps = iter(found.split([len(views) for views in new]))
     return [
-        # The features are cloned because a view would keep the maps of the whole batch in memory.
-        EmbeddedImage(name, next(maps).clone(), content.thumbnail, network)
-        if isinstance(content, _DecodedImage)
-        else content
+        _embedded(name, next(maps), content.thumbnail, network) if isinstance(content, _DecodedImage) else content
         for name, content in batch
     ]
+
+
+def _embedded(name: str, maps: Tensor, thumbnail: bytes, network: str) -> EmbeddedImage:
+    """A picture with the maps of its views ``(views, d, h, w)``. A view would keep those of the batch in memory."""
+    parts = maps[1:].clone() if len(maps) > 1 else None
+    return EmbeddedImage(name, maps[0].clone(), thumbnail, network, parts)
