@@ -683,7 +683,7 @@ class TestFiles:
         length = int.from_bytes(content[:8], "little")
         header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["deepbdc"])
         assert header["labels"] == LABELS
-        assert header["embedding"]["name"] == "efficientnet_lite0"
+        assert header["embedding"]["name"] == "efficientnet_lite2"
 
     def test_loading_does_not_warn_of_duplicates_again(self, embedded: list[EmbeddedImage]) -> None:
         with pytest.warns(UserWarning, match="counts once"):

@@ -170,6 +170,20 @@ def test_compare_is_a_paired_test() -> None:
         first.compare(evaluate(method(), DATA, episodes=60, seed=1))
 
 
+def test_a_comparison_takes_the_episodes_that_both_have() -> None:
+    """Those of a shorter evaluation are the first ones of a longer one."""
+    short, long = (evaluate(method(), DATA, shot=2, episodes=count) for count in (20, 60))
+    other = evaluate(method("logistic"), DATA, shot=2, episodes=60)
+    assert np.array_equal(short.accuracies, long.accuracies[:20])
+    found = short.compare(other)
+    assert found.episodes == 20
+    assert found.difference == pytest.approx(float((long.accuracies - other.accuracies)[:20].mean()))
+    assert other.compare(short).difference == pytest.approx(-found.difference)
+    assert long.compare(other).episodes is None
+    with pytest.raises(ValueError, match="different episodes"):
+        short.compare(evaluate(method(), DATA, shot=1, episodes=60))
+
+
 def test_a_result_knows_the_classes_of_its_episodes_and_the_interval_over_classes(tmp_path: Path) -> None:
     first = evaluate(method(), DATA, episodes=60)
     second = evaluate(method(embedding=pixel_embedding(16)), DATA, episodes=60)

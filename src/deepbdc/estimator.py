@@ -67,8 +67,8 @@ class FewShotClassifier(SklearnClassifier):
         weights: A file with the weights of the named network (.safetensors, or tensors that ``torch.save`` wrote), if
             they are not to be downloaded.
         parts: The network also looks at two parts of a picture, from nearer: of the ``"examples"`` (the default), of
-            ``"all"`` pictures, which is more accurate and takes three times as long, or of ``"none"`` (the default for
-            a run or `Method`, as in its evaluation).
+            ``"all"`` pictures, which is more accurate and takes three times as long, or of ``"none"`` (the default with
+            the own classifier of a run or `Method`, as in its evaluation).
 
     After `fit`, ``classes_`` holds the classes, sorted; ``examples_`` and ``example_labels_`` hold the examples.
 
@@ -263,7 +263,8 @@ class FewShotClassifier(SklearnClassifier):
     def _parts(self) -> str:
         if self.parts is not None:
             return checked_choice(self.parts)
-        return DEFAULT_PARTS if networks.find_method(self.backbone, self.device) is None else "none"
+        of_run = self.classifier is None and networks.find_method(self.backbone, self.device) is not None
+        return "none" if of_run else DEFAULT_PARTS
 
     def represent(self, embedded: Sequence[EmbeddedImage]) -> Tensor:
         """The vectors ``(n, features)`` that the classifier compares, of pictures that `embed` returned."""

@@ -93,16 +93,29 @@ class EvaluationResult:
         return {name: 100 * float(hits / asked) for name, hits, asked in rows if asked}
 
     def compare(self, other: "EvaluationResult") -> "Comparison":
-        """How much better this result is than another on the same episodes."""
-        if self.episodes_fingerprint != other.episodes_fingerprint:
+        """How much better this result is than another on the same episodes.
+
+        If one of them has more episodes, its first ones count: an episode depends on the seed and its number alone.
+        """
+        if not self._has_episodes_of(other):
             raise UserError("the two results are of different episodes: a paired comparison needs the same ones")
         from scipy.stats import ttest_rel
 
-        differences = self.accuracies - other.accuracies
-        p_value = 1.0 if not differences.any() else float(ttest_rel(self.accuracies, other.accuracies).pvalue)
+        count = min(len(self.accuracies), len(other.accuracies))
+        own, others = self.accuracies[:count], other.accuracies[:count]
+        differences = own - others
+        p_value = 1.0 if not differences.any() else float(ttest_rel(own, others).pvalue)
         classes = other.classes if self.classes is None else self.classes  # those of the same episodes
-        over_classes = None if classes is None else class_interval(differences, classes)
-        return Comparison(float(differences.mean()), usual_interval(differences), p_value, over_classes)
+        over_classes = None if classes is None else class_interval(differences, classes[:count])
+        fewer = count if len(self.accuracies) != len(other.accuracies) else None
+        return Comparison(float(differences.mean()), usual_interval(differences), p_value, over_classes, fewer)
+
+    def _has_episodes_of(self, other: "EvaluationResult") -> bool:
+        """Whether the episodes of both are the same, or those of one are the first ones of the other."""
+        if len(self.accuracies) == len(other.accuracies):
+            return self.episodes_fingerprint == other.episodes_fingerprint
+        names = ("way", "shot", "query", "seed", "unbalanced", "dirichlet", "distinct_content", "data_fingerprint")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def save(self, path: str | Path) -> None:
         """Write the result as JSON."""
@@ -143,12 +156,14 @@ class Comparison:
     """A paired difference of accuracies in percent, with its 95 % intervals and the p-value of a paired t-test.
 
     ``ci95`` is for other episodes of the same classes, ``ci95_classes`` for other classes (see `class_interval`).
+    ``episodes`` is the number of episodes that were compared, if one of the two results has more; else None.
     """
 
     difference: float
     ci95: float
     p_value: float
     ci95_classes: float | None = None
+    episodes: int | None = None
 
 
 def evaluate(

@@ -69,13 +69,17 @@ def difference_in_words(difference: Comparison) -> str:
     return " ".join(part.strip() for part in _difference_parts(difference)).strip()
 
 
-def _difference_parts(difference: Comparison) -> tuple[str, str]:
-    """A difference with its usual interval, and its interval over classes; each with a star, or with blanks for it."""
+def _difference_parts(difference: Comparison) -> tuple[str, str, str]:
+    """A difference with its usual interval, its interval over classes, and on how many episodes, if not on all.
+
+    Each interval is followed by a star, or by blanks for it.
+    """
     usual = f"{difference.difference:+.2f} ± {difference.ci95:.2f}".replace("-", "−")
     usual += " *" if excludes_zero(difference) else "  "
     over_classes = class_interval_in_words(difference.ci95_classes)
     star = " *" if excludes_zero_for_classes(difference) else "  "
-    return usual, over_classes + star if over_classes else ""
+    fewer = f"({difference.episodes:,} episodes)" if difference.episodes is not None else ""
+    return usual, over_classes + star if over_classes else "", fewer
 
 
 def _title(comparison: ComparisonTable) -> str:
