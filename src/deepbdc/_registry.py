@@ -1,18 +1,28 @@
 """A registry: factories of one kind of thing, registered under names by a decorator."""
 
 import inspect
+import warnings
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
-from deepbdc.errors import UserError, WrongType
+from deepbdc.errors import Note, UserError, WrongType
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+PLUGINS = "deepbdc.plugins"
+"""The entry points by which other packages name modules that register things of their own."""
+
+
 class Registry(Generic[T]):
-    """Named factories of one kind of thing. A factory is a function or a class."""
+    """Named factories of one kind of thing. A factory is a function or a class.
+
+    Modules of other packages that register more are imported when a list of all names, or an unknown one, is asked for.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -35,10 +45,13 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """The registered names, sorted."""
+        import_plugins()
         return sorted(self._factories)
 
     def find(self, name: str) -> Any:
         """The factory called ``name``; an unknown name is an error that names the nearest right one."""
+        if name not in self._factories:
+            import_plugins()
         if name not in self._factories:
             raise UserError(f"no {self.kind} is called {name!r}{nearest(name, self.names())}")
         return self._factories[name]
@@ -47,6 +60,16 @@ class Registry(Generic[T]):
         """Call the factory called ``name``; an unknown option is an error that names the nearest right one."""
         made: T = call_checked(self.find(name), f"{self.kind} {name!r}", options)
         return made
+
+
+@cache
+def import_plugins() -> None:
+    """Import the modules that installed packages name as entry points of the group `PLUGINS`, once."""
+    for entry in entry_points(group=PLUGINS):
+        try:
+            entry.load()
+        except Exception as error:  # the plugin is not ours: nothing else should fail with it
+            warnings.warn(f"the plugin {entry.name!r} ({entry.value}) cannot be imported: {error}", Note, stacklevel=3)
 
 
 def call_checked(factory: Callable[..., T], title: str, options: dict[str, Any]) -> T:

@@ -75,11 +75,14 @@ class ReducedPool(Pool, ABC):
         self.reduction = nn.Identity() if reduce_to is None else _reduction(channels, reduce_to)
 
     def reduce(self, features: Tensor) -> Tensor:
-        """The first half: maps ``(n, channels, h, w) -> (n, d, h, w)``."""
+        """The first half: maps ``(n, channels, h, w) -> (n, d, h, w)``; tokens become maps ``(n, d, tokens, 1)``."""
         name = type(self).__name__
+        if features.dim() == 3 and features.shape[2] == self.channels:  # (n, tokens, channels) of a transformer
+            features = features.transpose(1, 2).unsqueeze(-1)
         if features.dim() != 4 or features.shape[1] != self.channels:
             raise UserError(
-                f"{name} needs a feature map of shape (n, {self.channels}, h, w), got {tuple(features.shape)}"
+                f"{name} needs a feature map of shape (n, {self.channels}, h, w), or tokens (n, tokens, "
+                f"{self.channels}), got {tuple(features.shape)}"
             )
         if not features.is_floating_point():
             raise UserError(f"{name} needs a feature map of real numbers, got {features.dtype}: use .float()")

@@ -24,6 +24,9 @@ class BDCPool(ReducedPool):
     with one learnable number ``t``, starting at 0. It stands for the paper's τ, inside the root as in the released
     code, but relative to the size of the map, which the layer therefore need not be told.
 
+    A map may also be given as the tokens of a vision transformer, ``(n, tokens, channels)``, without its class token:
+    a token is a position.
+
     Recipes can train ``t`` at a rate of its own, as the parameter group ``t``.
 
     Args:
