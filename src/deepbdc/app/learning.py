@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepbdc.app.limits import Refused
 from deepbdc.estimator import EmbeddedImage, FewShotClassifier, Prediction
+from deepbdc.web.refusals import Refused
 
 LabelledImages = Sequence[tuple[EmbeddedImage, str]]
 """Pictures, each with the name of its class."""

@@ -8,12 +8,12 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from deepbdc.app import uploads
-from deepbdc.app.limits import Refused
 from deepbdc.app.names import title_of
-from deepbdc.app.protection import is_loopback
 from deepbdc.app.service import Example, Service
 from deepbdc.app.visitor import CONFIRM, Visitor
 from deepbdc.app.work import NewPicture
+from deepbdc.web.protection import is_loopback
+from deepbdc.web.refusals import Refused
 
 _FOREVER = {"cache-control": "private, max-age=86400, immutable"}
 _DAY = 24 * 3600

@@ -11,10 +11,11 @@ from threading import RLock
 
 from deepbdc.app.history import History, Step
 from deepbdc.app.learning import LabelledImages
-from deepbdc.app.limits import AppLimits, Refused
+from deepbdc.app.limits import AppLimits
 from deepbdc.app.names import distinct_names, tidy_name
 from deepbdc.app.storage import Shelf
 from deepbdc.estimator import NONE_OF_THESE, EmbeddedImage
+from deepbdc.web.refusals import Refused
 
 NONE = "none"
 """The verdict that a picture shows none of the classes."""
