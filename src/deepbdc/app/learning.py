@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deepbdc.estimator import EmbeddedImage, FewShotClassifier, Prediction
+from deepbdc.own_images.checking import ExampleReport, check_examples
 from deepbdc.web.refusals import Refused
 
 LabelledImages = Sequence[tuple[EmbeddedImage, str]]
@@ -114,6 +115,7 @@ class Learner:
         self._fitted: tuple[FewShotClassifier, list[str]] | None = None
         self._answers: dict[str, Prediction] = {}
         self._expected: tuple[int, Expectation] | None = None
+        self._checked: tuple[int, ExampleReport] | None = None
 
     def _follow(self, lesson: int) -> None:
         """Forget what the examples of an earlier lesson taught."""
@@ -151,3 +153,10 @@ class Learner:
         if self._expected is None or self._expected[0] != lesson:
             self._expected = lesson, expect(self.template, list(examples.values()))
         return self._expected[1]
+
+    def checked(self, lesson: int, fitted: FewShotClassifier, examples: Examples) -> ExampleReport:
+        """What a check of the examples found. ``fitted`` is the classifier that `learn` fitted to them."""
+        if self._checked is None or self._checked[0] != lesson:
+            images, labels = zip(*examples.values(), strict=True)
+            self._checked = lesson, check_examples(fitted, images, labels)
+        return self._checked[1]

@@ -38,13 +38,19 @@ class Suggestion:
     """How many of the given pictures are more similar to this one than to any example or earlier suggestion."""
 
 
-def suggest(fitted: "FewShotClassifier", pictures: Sequence[EmbeddedImage], count: int) -> list[Suggestion]:
+def suggest(
+    fitted: "FewShotClassifier",
+    pictures: Sequence[EmbeddedImage],
+    count: int,
+    beside: Sequence[EmbeddedImage] = (),
+) -> list[Suggestion]:
     """Choose the pictures to label next, the most useful first.
 
     Args:
         fitted: A fitted `FewShotClassifier`.
         pictures: Pictures without labels that ``fitted.embed`` has embedded.
         count: How many to choose.
+        beside: Pictures that will be labelled anyway, like earlier suggestions. What they explain needs no other.
     """
     if count < 1:
         raise UserError(f"at least one picture must be asked for, got {count}")
@@ -52,7 +58,10 @@ def suggest(fitted: "FewShotClassifier", pictures: Sequence[EmbeddedImage], coun
         return []
     answers = list(fitted.classify(pictures))
     margins = torch.tensor([answer.probability - answer.runner_up_probability for answer in answers])
-    chosen = choose(fitted.represent(pictures), fitted.representations_, 1 - margins, count)
+    labelled = fitted.representations_
+    if beside:
+        labelled = torch.cat([labelled, fitted.represent(beside).to(labelled)])
+    chosen = choose(fitted.represent(pictures), labelled, 1 - margins, count)
     return [
         Suggestion(
             index,
