@@ -49,3 +49,14 @@ def test_suggestions_for_pictures() -> None:
     assert suggest(fitted, [], 3) == []
     with pytest.raises(UserError, match="at least one picture"):
         suggest(fitted, pool, 0)
+
+
+def test_earlier_suggestions_are_taken_into_account() -> None:
+    fitted = FewShotClassifier().fit([draw(kind, 0) for kind in CLASSES[:2]], CLASSES[:2])
+    pool = fitted.embed([draw(kind, seed) for kind in CLASSES for seed in (1, 2)])
+    (first,) = suggest(fitted, pool, 1)
+    alike = next(index for index in (4, 5) if index != first.index)
+    rest = [picture for index, picture in enumerate(pool) if index != first.index]
+    assert rest[suggest(fitted, rest, 1)[0].index] is pool[alike], "the other one of the class without an example"
+    (second,) = suggest(fitted, rest, 1, beside=[pool[first.index]])
+    assert rest[second.index] is not pool[alike]

@@ -64,13 +64,13 @@ function remarkOf(result, verdict) {
   if (verdict) return "Checked by you";
   if (!result) return "";
   if (result.rejected) return "Unlike your examples";
-  return `${percent(result.probability).replace(">", "More than")} sure`;
+  return `${percent(result.probability).replace(">\u00a0", "More than ")} sure`;
 }
 
 /** How familiar a picture looks. Below the limit, the answer is "none of these", however probable a class is. */
 function familiarityOf({ result }, { unfamiliar }) {
   if (!result) return "";
-  const limit = result.rejected ? `, below ${fine(unfamiliar)}` : "";
+  const limit = result.rejected ? `, below\u00a0${fine(unfamiliar)}` : "";
   return `Familiarity ${fine(result.familiarity)}${limit}`;
 }
 

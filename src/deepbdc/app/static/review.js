@@ -5,7 +5,7 @@ import { request } from "./api.js";
 import { answerOf, renderCards } from "./cards.js";
 import { plural, say, showProblems } from "./messages.js";
 import { chooseMore, chosenPictures, forgetChosen, openPictures } from "./suggesting.js";
-import { NONE, coloursOf, keyed, namesOf, percent } from "./view.js";
+import { NONE, coloursOf, fine, keyed, namesOf, percent } from "./view.js";
 
 const MANY = 12; // with more pictures, the grid is shown unless the person chose otherwise
 const OPEN = "open"; // the filter for pictures that are not checked yet
@@ -37,6 +37,7 @@ export function renderReview(newState) {
   shown = filter === NEXT ? chosenPictures(state) : all.filter(passes).sort(ORDERS[find("order").value]);
   find("questions-count").textContent = all.length ? String(all.length) : "";
   find("review").hidden = all.length < 2 || !state.learnt;
+  find("unfamiliar").textContent = fine(state.unfamiliar);
   renderHint();
   renderFilters(all);
   renderView(all.length);
@@ -138,6 +139,8 @@ async function renderExpected() {
   const box = find("expected");
   const testable = state.classes.filter((entry) => entry.pictures.length).length > 1;
   box.hidden = find("review").hidden || !testable;
+  if (box.hidden) find("expected-how").hidden = true;
+  if (box.hidden) expectedOf = -1;
   if (box.hidden || expectedOf === state.lesson) return;
   const { lesson } = state;
   expectedOf = lesson;

@@ -3,7 +3,7 @@
 import { request } from "./api.js";
 
 const MOST = 6; // as many as the server chooses
-let chosen = []; // their ids, in the order in which they are shown
+let chosen = []; // their ids, in the order in which they are shown; also of those that have a label by now, for undo
 let round = 0; // counts the requests, so that only the latest answer counts
 
 const isOpen = (picture) => picture.result && !picture.verdict;
@@ -32,6 +32,6 @@ export async function chooseMore(state) {
   const query = new URLSearchParams(stay.map((id) => ["beside", id]));
   const { pictures } = await request("GET", `/api/suggestions?${query}`);
   if (mine !== round) return false; // a newer request is under way
-  chosen = pictures;
+  chosen = [...chosen, ...pictures.filter((id) => !chosen.includes(id))];
   return true;
 }

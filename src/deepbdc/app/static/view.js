@@ -9,16 +9,16 @@ const find = (id) => document.getElementById(id);
 
 /** A probability in whole percent. It is 0 % or 100 % only if it is exactly 0 or 1. */
 export function percent(value) {
-  if (value > 0.995 && value < 1) return "> 99 %";
-  if (value < 0.005 && value > 0) return "< 1 %";
-  return `${Math.round(value * 100)} %`;
+  if (value > 0.995 && value < 1) return ">\u00a099\u00a0%";
+  if (value < 0.005 && value > 0) return "<\u00a01\u00a0%";
+  return `${Math.round(value * 100)}\u00a0%`;
 }
 
 /** The same for a share that is compared with a small limit: cut to a tenth of a percent below 10 %. */
 export function fine(value) {
   if (value >= 0.1) return percent(value);
-  if (value > 0 && value < 0.001) return "< 0.1 %";
-  return `${Math.floor(value * 1000 + 1e-9) / 10} %`;
+  if (value > 0 && value < 0.001) return "<\u00a00.1\u00a0%";
+  return `${Math.floor(value * 1000 + 1e-9) / 10}\u00a0%`;
 }
 
 /** Make the children of a list match `items`. Existing elements are reused, so that the focus is kept. */
