@@ -27,7 +27,8 @@ def test_answers_are_reviewed_with_the_keyboard(open_page: Open) -> None:
     expect(page.locator(".question")).to_have_count(4)
     expect(page.get_by_role("status")).to_have_text("4 pictures added.")
     assert names(page)[0] == "cross 1.png", "the least sure one is first"
-    expect(page.locator(".filter")).to_have_text(["Label these next", "All4", "disc2", "stripes1", "None of these1"])
+    filters = ["Label these next", "All4", "disc2", "stripes1", "None of these1"]
+    expect(page.locator(".filter")).to_have_text(filters)
     expect(page.locator("#expected-text")).to_contain_text("of 4 examples that were held out, 4 were recognised")
     page.get_by_text("How this is estimated").click()
     expect(page.locator("#expected-classes li")).to_have_text(["disc2 of 2", "stripes2 of 2"])

@@ -103,7 +103,9 @@ async function check() {
   find("check").setAttribute("aria-busy", "true");
   try {
     const found = await request("GET", "/api/findings");
-    if (mine === round && found.lesson === state.lesson) showFindings(found);
+    if (mine !== round) return; // a newer request is under way
+    if (found.lesson === state.lesson) showFindings(found);
+    else await act.refresh(); // the examples have changed elsewhere, like in another tab; this checks again
   } catch (error) {
     if (mine === round) find("check-text").textContent = error.message;
   }
@@ -176,7 +178,7 @@ function close() {
   find("check").hidden = true;
 }
 
-/** `actions` are move(id, classId), remove(ids) and keep(ids, finding). */
+/** `actions` are move(id, classId), remove(ids, batch), keep(ids, finding) and refresh(). */
 export function watchChecking(actions) {
   act = { ...actions, remove: (ids) => actions.remove(ids, randomId()) };
   find("check-examples").addEventListener("click", () => {

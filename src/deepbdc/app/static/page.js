@@ -176,6 +176,7 @@ async function toggleCheck(card, button) {
 watchPicture({ move: movePicture, remove: removePicture, keepPlace });
 watchChecking({
   move: movePicture,
+  refresh,
   remove: removePictures,
   keep: (pictures, finding) => change("POST", "/api/kept", { pictures, finding }, "Kept. The check will not name it again."),
 });
