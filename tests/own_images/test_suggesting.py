@@ -3,7 +3,7 @@ import torch
 
 from deepbdc.errors import UserError
 from deepbdc.estimator import FewShotClassifier
-from deepbdc.own_images.suggesting import choose, suggest
+from deepbdc.own_images.suggesting import alike, choose, choose_alike, suggest
 from tests.drawings import CLASSES, draw
 
 
@@ -51,12 +51,12 @@ def test_suggestions_for_pictures() -> None:
         suggest(fitted, pool, 0)
 
 
-def test_earlier_suggestions_are_taken_into_account() -> None:
-    fitted = FewShotClassifier().fit([draw(kind, 0) for kind in CLASSES[:2]], CLASSES[:2])
-    pool = fitted.embed([draw(kind, seed) for kind in CLASSES for seed in (1, 2)])
-    (first,) = suggest(fitted, pool, 1)
-    alike = next(index for index in (4, 5) if index != first.index)
-    rest = [picture for index, picture in enumerate(pool) if index != first.index]
-    assert rest[suggest(fitted, rest, 1)[0].index] is pool[alike], "the other one of the class without an example"
-    (second,) = suggest(fitted, rest, 1, beside=[pool[first.index]])
-    assert rest[second.index] is not pool[alike]
+def test_the_same_by_similarities_that_are_known() -> None:
+    pool, labelled, unsure = groups(4, 10), groups(4, 1, seed=1)[:2], torch.linspace(1, 0, 40)
+    similarities = alike(torch.cat([pool, labelled]))
+    assert torch.allclose(similarities, similarities.T)
+    assert similarities.diagonal().allclose(torch.ones(42))
+    assert similarities.min() == 0
+    chosen = choose_alike(similarities[:40, :40], similarities[:40, 40:], unsure, 5)
+    assert chosen == choose(pool, labelled, unsure, 5)
+    assert choose_alike(similarities[:40, :40], similarities[:40, :0], unsure, 1) != chosen[:1]

@@ -13,7 +13,6 @@ from deepbdc.app.storage import Shelf
 from deepbdc.app.work import Work
 from deepbdc.estimator import NONE_OF_THESE, EmbeddedImage, Explanation, FewShotClassifier, Prediction
 from deepbdc.own_images.rejection import USUAL_RATE
-from deepbdc.own_images.suggesting import suggest
 
 CONFIRM = "confirm"
 """Stands for the verdict that the answer of the classifier is right."""
@@ -53,6 +52,7 @@ class Visitor(Work):
         super().__init__(limits, examples, shelf)
         self._learner = Learner(template)
         self._explaining = Lock()
+        self._looking = Lock()  # a check or choice of pictures takes seconds if there are many; one at a time
         self._explanations: dict[tuple[int, str], tuple[Explanation, list[str]]] = {}
 
     # Answers
@@ -128,28 +128,27 @@ class Visitor(Work):
             count: How many there shall be.
             beside: Earlier suggestions. Those that still have no label stay in their places.
         """
-        with self.lock:
-            lesson, fitted = self.lesson, self.classifier()
-            unlabelled = {
-                picture_id: picture.image
-                for picture_id, picture in self.pictures.items()
-                if picture.class_id is None and picture.verdict is None
-            }
-        stay = [picture_id for picture_id in dict.fromkeys(beside) if picture_id in unlabelled][:count]
-        others = [picture_id for picture_id in unlabelled if picture_id not in stay]
-        found = []
-        if len(stay) < count:
-            images = [[unlabelled[picture_id] for picture_id in ids] for ids in (others, stay)]
-            found = suggest(fitted, images[0], count - len(stay), beside=images[1])
-        return {"lesson": lesson, "pictures": stay + [others[one.index] for one in found]}
+        with self._looking:
+            with self.lock:
+                lesson, fitted, answers = self.lesson, self.classifier(), self.predictions()
+                pictures = dict(self.pictures)
+            open_ = [key for key in answers if pictures[key].verdict is None]
+            stay = [key for key in dict.fromkeys(beside) if key in open_][:count]
+            pool = {key: answers[key] for key in open_ if key not in stay}
+            found: list[str] = []
+            if pool and len(stay) < count:
+                images = {key: picture.image for key, picture in pictures.items()}
+                found = self._learner.suggest(fitted, images, pool, count - len(stay))
+            return {"lesson": lesson, "pictures": stay + found}
 
     def findings(self) -> dict[str, Any]:
         """What a check of the examples found, as JSON values."""
-        with self.lock:
-            lesson, fitted, pairs, ids = self.lesson, self.classifier(), self._examples(), self._ids()
-            examples = {picture_id: self.pictures[picture_id] for picture_id in pairs}
-        report = self._learner.checked(lesson, fitted, pairs)
-        return {"lesson": lesson, **Findings(report, examples, ids).as_json()}
+        with self._looking:
+            with self.lock:
+                lesson, fitted, pairs, ids = self.lesson, self.classifier(), self._examples(), self._ids()
+                examples = {picture_id: self.pictures[picture_id] for picture_id in pairs}
+            report = self._learner.checked(lesson, fitted, pairs)
+            return {"lesson": lesson, **Findings(report, examples, ids).as_json()}
 
     def results(self) -> list[Result]:
         """The answers for all pictures that are or once were to be classified."""
