@@ -10,10 +10,9 @@ pytest.importorskip("fastapi")
 from starlette.testclient import TestClient
 
 from deepbdc import FewShotClassifier
-from deepbdc.app.limits import AppLimits
-from deepbdc.app.protection import Door
 from deepbdc.cli import main
 from deepbdc.serving import ServiceLimits, create_service
+from deepbdc.web.protection import Door
 from tests.drawings import CLASSES, draw
 
 TOKEN = "a-secret-of-18-chars"
@@ -33,7 +32,7 @@ def fitted() -> FewShotClassifier:
 
 @pytest.fixture
 def client(fitted: FewShotClassifier) -> TestClient:
-    limits = ServiceLimits(pictures=3, request_bytes=100_000, picture=AppLimits(file_bytes=60_000))
+    limits = ServiceLimits(pictures=3, request_bytes=100_000, file_bytes=60_000)
     return TestClient(create_service(fitted, Door("127.0.0.1", 8000), limits), base_url=LOCAL)
 
 

@@ -3,24 +3,22 @@
 import base64
 import binascii
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import BoundedSemaphore
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, ValidationError
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deepbdc import __version__
-from deepbdc.app.limits import AppLimits, Refused
-from deepbdc.app.protection import OWN_HEADER, Door, Protection
-from deepbdc.app.uploads import decode
+from deepbdc.errors import UserError
 from deepbdc.estimator import FewShotClassifier
+from deepbdc.web.pictures import FILE_BYTES, MESSAGE_BYTES, PIXELS, decode
+from deepbdc.web.protection import Door, ProgramProtection
+from deepbdc.web.refusals import Refused, tell_reason
 
 AT_ONCE = 2
 """Requests whose pictures are decoded and classified at the same time; others wait."""
@@ -34,7 +32,10 @@ class ServiceLimits:
     """Pictures in one request."""
     request_bytes: int = 64 * 2**20
     """Size of one request with several pictures."""
-    picture: AppLimits = field(default_factory=AppLimits)
+    file_bytes: int = FILE_BYTES
+    """Size of one picture file."""
+    pixels: int = PIXELS
+    """Pixels of one picture after decoding."""
 
 
 class Answer(BaseModel):
@@ -118,7 +119,7 @@ def create_service(fitted: FewShotClassifier, door: Door, limits: ServiceLimits 
     def facts() -> Facts:
         """What the service recognises, and what it accepts."""
         classes = [str(name) for name in fitted.classes_]
-        most = limits.picture.file_bytes
+        most = limits.file_bytes
         return Facts(classes=classes, version=__version__, most_pictures=limits.pictures, most_bytes=most)
 
     @app.post("/predict", response_model=Answers, responses=_FAILURES, openapi_extra=_BODY)
@@ -136,18 +137,10 @@ def create_service(fitted: FewShotClassifier, door: Door, limits: ServiceLimits 
             raise Refused(found[0].problem, status=422)
         return Answers(answers=found)
 
-    app.add_exception_handler(Refused, _refused)
-    app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(RequestValidationError, _refused)
-    app.add_middleware(Protection, door=door, most_bytes={"/predict": limits.request_bytes, "": 64 * 1024})
-    app.add_middleware(ForPrograms, door=door)
+    for kind in (UserError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, tell_reason)
+    app.add_middleware(ProgramProtection, door=door, most_bytes={"/predict": limits.request_bytes, "": MESSAGE_BYTES})
     return app
-
-
-async def _refused(_: Request, error: Exception) -> JSONResponse:
-    if isinstance(error, HTTPException):
-        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-    return JSONResponse({"error": str(error)}, getattr(error, "status", 400))
 
 
 def _contents(body: bytes, limits: ServiceLimits) -> list[bytes]:
@@ -173,11 +166,11 @@ class _Predictor:
             return [self._answer(content, f"picture {place}") for place, content in enumerate(contents)]
 
     def _answer(self, content: bytes, name: str) -> Answer | Problem:
-        most = self.limits.picture.file_bytes
+        most = self.limits.file_bytes
         if len(content) > most:
             return Problem(problem=f"{name}: larger than {most / 2**20:.0f} MB")
         try:
-            (answer,) = self.fitted.classify([decode(content, name, self.limits.picture)])
+            (answer,) = self.fitted.classify([decode(content, name, self.limits.pixels)])
         except ValueError as error:
             return Problem(problem=str(error))
         names = [str(label) for label in self.fitted.classes_]
@@ -188,32 +181,3 @@ class _Predictor:
             none_of_these=answer.rejected,
             probabilities=probabilities,
         )
-
-
-class ForPrograms:
-    """Middleware in front of `Protection`, which expects a browser: it lets programs send the token as a header.
-
-    A request without an Origin does not come from the page of another web site, because browsers always send one with a
-    POST to another site. It is marked as our own.
-    """
-
-    def __init__(self, app: ASGIApp, door: Door) -> None:
-        self.app, self.door = app, door
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the token and pass the request on."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        added = []
-        if self.door.token is not None:
-            kind, _, token = headers.get("authorization", "").partition(" ")
-            if kind.lower() != "bearer" or not self.door.fits([token]):
-                text = "This service needs its token. Send the header 'Authorization: Bearer TOKEN'."
-                await JSONResponse({"error": text}, 401, {"connection": "close"})(scope, receive, send)
-                return
-            added.append((b"cookie", f"{self.door.token_cookie}={token}".encode()))
-        if "origin" not in headers:
-            added.append((OWN_HEADER.encode(), b"1"))
-        await self.app({**scope, "headers": [*scope["headers"], *added]}, receive, send)

@@ -15,13 +15,15 @@ if not os.environ.get("CI"):  # in CI, a missing browser is an error
         pytest.skip(f"there is no {CHROMIUM}: apt-get install chromium", allow_module_level=True)
     pytest.importorskip("playwright", reason="there is no playwright: pip install -c constraints.txt playwright")
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Download, Locator, Page, expect
 
 expect.set_options(timeout=60_000)
 
 Open = Callable[..., Page]
 BROWSER = pytest.mark.xdist_group("browser")
 """All tests in a browser run in one process, so that they share a server."""
+PHONE = {"width": 375, "height": 812}
+"""The size of a phone, for `open_page`."""
 
 
 def file(kind: str, seed: int) -> dict[str, object]:
@@ -55,6 +57,19 @@ def card(page: Page, file_name: str) -> Locator:
 
 def label(page: Page, file_name: str) -> Locator:
     return card(page, file_name).locator(".label")
+
+
+def save(page: Page, link: str) -> Download:
+    """Choose a file from the menu, and have the browser save it."""
+    page.get_by_text("Files", exact=True).click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name=link).click()
+    return download.value
+
+
+def names(page: Page) -> list[str]:
+    """The files of the pictures to classify that are shown, in their order."""
+    return page.locator(".file-name").all_text_contents()
 
 
 def learn(page: Page) -> None:

@@ -8,10 +8,10 @@ from starlette.testclient import TestClient
 
 from deepbdc import FewShotClassifier
 from deepbdc.app.limits import AppLimits
-from deepbdc.app.protection import Door
 from deepbdc.app.server import create_app
 from deepbdc.app.service import Service
 from deepbdc.app.storage import Storage
+from deepbdc.web.protection import Door
 from tests.app.browsing import running_browser, running_server
 from tests.app.drawing import picture
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from deepbdc import FewShotClassifier
 from tests.app.actions import (
     BROWSER,
+    PHONE,
     Open,
     add_class,
     ask,
@@ -17,6 +18,7 @@ from tests.app.actions import (
     file,
     label,
     learn,
+    save,
     sideways,
     thumbs,
 )
@@ -61,18 +63,13 @@ def test_from_the_empty_page_to_the_saved_classifier(open_page: Open, tmp_path: 
     expect(page.locator(".question:focus")).to_have_count(1)
 
     # The classifier and the answers are saved.
-    page.get_by_text("Files", exact=True).click()
-    with page.expect_download() as download:
-        page.get_by_role("link", name="For deepbdc (safetensors)").click()
-    download.value.save_as(tmp_path / "saved.safetensors")
+    save(page, "For deepbdc (safetensors)").save_as(tmp_path / "saved.safetensors")
     loaded = FewShotClassifier.load(tmp_path / "saved.safetensors")
     assert loaded.classes_.tolist() == ["cross", "disc", "stripes"]
     assert len(loaded.examples_) == 6
     assert loaded.predict([picture("cross", 9), picture("disc", 9)]).tolist() == ["cross", "disc"]
-    page.get_by_text("Files", exact=True).click()
-    with page.expect_download() as download:
-        page.get_by_role("link", name="Table for Excel (CSV)").click()
-    rows = list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text("utf-8-sig"))))
+    table = save(page, "Table for Excel (CSV)").path()
+    rows = list(csv.DictReader(io.StringIO(Path(table).read_text("utf-8-sig"))))
     assert {row["file"]: (row["label"], row["answered_by"]) for row in rows} == {
         "stripes 7.png": ("stripes", "classifier"),
         "cross 2.png": ("cross", "classifier"),
@@ -162,7 +159,7 @@ def test_two_visitors_at_once_do_not_mix(open_page: Open) -> None:
 
 
 def test_a_phone_shows_everything_without_scrolling_sideways(open_page: Open) -> None:
-    page = open_page(width=375, height=812)
+    page = open_page(**PHONE)
     assert sideways(page) == 0
     page.get_by_role("button", name="Try it with drawn fruit").click()
     expect(page.locator(".question")).to_have_count(7)

@@ -6,6 +6,7 @@ from zipfile import ZipFile
 
 from tests.app.actions import (
     BROWSER,
+    PHONE,
     Open,
     add_class,
     card,
@@ -14,6 +15,7 @@ from tests.app.actions import (
     expect,
     label,
     learn,
+    save,
     thumbs,
     write_pictures,
 )
@@ -80,7 +82,7 @@ def test_folders_onto_a_class_beside_each_other_and_without_pictures(open_page: 
 
 
 def test_a_folder_is_chosen_and_its_pictures_are_saved_sorted(open_page: Open, tmp_path: Path) -> None:
-    page = open_page(width=375, height=812, color_scheme="dark")
+    page = open_page(**PHONE, color_scheme="dark")
     learn(page)
     folder = write_pictures(tmp_path / "mixed", ("disc", "stripes"), 2, first=20)
     (folder / "stripes" / "disc 20.png").write_bytes(picture("disc", 30))
@@ -90,10 +92,7 @@ def test_a_folder_is_chosen_and_its_pictures_are_saved_sorted(open_page: Open, t
     page.locator("#filters").get_by_role("button", name="stripes").click()
     expect(page.locator(".question")).to_have_count(2)
 
-    page.get_by_text("Files", exact=True).click()
-    with page.expect_download() as download:
-        page.get_by_role("link", name="Pictures sorted into folders (ZIP)").click()
-    with ZipFile(download.value.path()) as file:
+    with ZipFile(save(page, "Pictures sorted into folders (ZIP)").path()) as file:
         assert sorted(file.namelist()) == [
             "disc/disc 20 (2).png",
             "disc/disc 20.png",
@@ -104,9 +103,6 @@ def test_a_folder_is_chosen_and_its_pictures_are_saved_sorted(open_page: Open, t
         ]
         assert file.read("stripes/stripes 20.png") == picture("stripes", 20), "the file is as it was"
         assert "mixed/stripes/stripes 20.png,stripes," in file.read("results.csv").decode()
-    page.get_by_text("Files", exact=True).click()
-    with page.expect_download() as download:
-        page.get_by_role("link", name="For Label Studio (JSON)").click()
-    tasks = json.loads(Path(download.value.path()).read_text())
+    tasks = json.loads(Path(save(page, "For Label Studio (JSON)").path()).read_text())
     assert {task["data"]["image"] for task in tasks} >= {"/data/local-files/?d=disc/disc%2020%20%282%29.png"}
     assert class_card(page, "disc").count() == 1

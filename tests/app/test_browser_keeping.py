@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 from tests.app.actions import (
     BROWSER,
+    PHONE,
     Open,
     add_class,
     ask,
@@ -41,7 +42,7 @@ def test_the_server_ends_in_the_middle_of_sixty_pictures(open_page: Open, tmp_pa
         expect(page.get_by_role("status")).to_have_text("60 pictures added.")
         expect(page.locator(".question")).to_have_count(60)
         expect(page.locator("#question-list")).to_have_class("question-list is-grid")
-        expect(page.locator(".filter")).to_contain_text(["All60", "disc", "stripes"])
+        expect(page.locator(".filter")).to_contain_text(["Label these next", "All60", "disc", "stripes"])
         names = page.locator(".file-name").all_text_contents()
         assert len(set(names)) == 60, "none is missing, and none is there twice"
         expect(label(page, "disc 100.png")).to_have_text("disc")
@@ -82,7 +83,7 @@ def test_mistakes_are_undone(open_page: Open) -> None:
 
 
 def test_the_page_asks_before_it_is_closed_while_pictures_are_sent(open_page: Open) -> None:
-    page = open_page(width=375, height=812)
+    page = open_page(**PHONE)
     asked: list[str] = []
 
     def note(dialog: object) -> None:

@@ -1,12 +1,23 @@
 """Reviewing the answers with the keyboard, and the camera."""
 
-from tests.app.actions import BROWSER, Open, Page, add_class, ask, card, expect, file, label, learn, sideways, thumbs
+from tests.app.actions import (
+    BROWSER,
+    PHONE,
+    Open,
+    add_class,
+    ask,
+    card,
+    expect,
+    file,
+    label,
+    learn,
+    names,
+    save,
+    sideways,
+    thumbs,
+)
 
 pytestmark = BROWSER
-
-
-def names(page: Page) -> list[str]:
-    return page.locator(".file-name").all_text_contents()
 
 
 def test_answers_are_reviewed_with_the_keyboard(open_page: Open) -> None:
@@ -16,7 +27,8 @@ def test_answers_are_reviewed_with_the_keyboard(open_page: Open) -> None:
     expect(page.locator(".question")).to_have_count(4)
     expect(page.get_by_role("status")).to_have_text("4 pictures added.")
     assert names(page)[0] == "cross 1.png", "the least sure one is first"
-    expect(page.locator(".filter")).to_have_text(["All4", "disc2", "stripes1", "None of these1"])
+    filters = ["Label these next", "All4", "disc2", "stripes1", "None of these1"]
+    expect(page.locator(".filter")).to_have_text(filters)
     expect(page.locator("#expected-text")).to_contain_text("of 4 examples that were held out, 4 were recognised")
     page.get_by_text("How this is estimated").click()
     expect(page.locator("#expected-classes li")).to_have_text(["disc2 of 2", "stripes2 of 2"])
@@ -29,7 +41,9 @@ def test_answers_are_reviewed_with_the_keyboard(open_page: Open) -> None:
     second = str(page.locator(".question:focus").get_attribute("aria-label"))
     assert not second.startswith("cross 1.png")
     page.keyboard.press("Enter")
-    expect(page.locator(".filter")).to_have_text(["All4", "Not checked2", "disc2", "stripes1", "None of these1"])
+    expect(page.locator(".filter")).to_have_text(
+        ["Label these next", "All4", "Not checked2", "disc2", "stripes1", "None of these1"]
+    )
     assert sorted(names(page)[2:]) == sorted(["cross 1.png", second.partition(":")[0]])
     expect(page.locator(".question:focus")).to_have_count(1)
     page.keyboard.press("ArrowRight")
@@ -64,11 +78,9 @@ def test_a_file_that_takes_long_to_make_is_saved_or_its_error_is_shown(open_page
     add_class(page, "disc", file("disc", 1))
     link = page.get_by_role("link", name="For other programs (ONNX)")
     page.route("**/api/classifier.onnx", lambda route: route.fulfill(body=b"a model"))
-    page.get_by_text("Files", exact=True).click()
-    with page.expect_download() as download:
-        link.click()
-    assert download.value.suggested_filename == "classifier.onnx"
-    assert download.value.path().read_bytes() == b"a model"
+    saved = save(page, "For other programs (ONNX)")
+    assert saved.suggested_filename == "classifier.onnx"
+    assert saved.path().read_bytes() == b"a model"
     page.route("**/api/classifier.onnx", lambda route: route.fulfill(status=400, json={"error": "onnx is missing"}))
     page.get_by_text("Files", exact=True).click()
     link.click()
@@ -76,7 +88,7 @@ def test_a_file_that_takes_long_to_make_is_saved_or_its_error_is_shown(open_page
 
 
 def test_the_camera_takes_pictures(open_page: Open) -> None:
-    page = open_page(width=375, height=812, color_scheme="dark")
+    page = open_page(**PHONE, color_scheme="dark")
     add_class(page, "green")
     page.get_by_role("button", name="Take pictures of green").click()
     take = page.get_by_role("button", name="Take picture", exact=True)

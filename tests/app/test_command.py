@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from deepbdc import FewShotClassifier
-from deepbdc.app.protection import Door
+from deepbdc.app.pictures import NewPicture
 from deepbdc.app.storage import Storage
-from deepbdc.app.work import NewPicture
 from deepbdc.cli import main
 from deepbdc.commands import app as commands
 from deepbdc.commands.app import _address, _service, app
 from deepbdc.errors import UserError
+from deepbdc.web.protection import Door
 from tests.app.drawing import picture
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from deepbdc import FewShotClassifier
 from deepbdc.app.history import History, Step
-from deepbdc.app.limits import AppLimits, Refused
+from deepbdc.app.limits import AppLimits
+from deepbdc.app.pictures import NewPicture
 from deepbdc.app.storage import Shelf, Storage, data_folder
 from deepbdc.app.visitor import Visitor
-from deepbdc.app.work import NewPicture
+from deepbdc.web.refusals import Refused
 from tests.app.conftest import Visit, Visiting
 from tests.app.drawing import picture
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deepbdc.app.protection import Door, check_token, is_loopback
+from deepbdc.web.protection import Door, check_token, is_loopback
 from tests.app.conftest import Serve, Visit
 
 TOKEN = "a-long-enough_token"

@@ -5,9 +5,9 @@ import pytest
 from deepbdc import FewShotClassifier
 from deepbdc.app.limits import AppLimits
 from deepbdc.app.names import distinct_names
+from deepbdc.app.pictures import NewPicture
 from deepbdc.app.visitor import Visitor
 from deepbdc.app.visitors import Visitors
-from deepbdc.app.work import NewPicture
 from tests.app.drawing import picture
 
 

@@ -3,7 +3,7 @@ import torch
 
 from deepbdc.errors import UserError
 from deepbdc.estimator import FewShotClassifier
-from deepbdc.own_images.suggesting import choose, suggest
+from deepbdc.own_images.suggesting import alike, choose, choose_alike, suggest
 from tests.drawings import CLASSES, draw
 
 
@@ -49,3 +49,14 @@ def test_suggestions_for_pictures() -> None:
     assert suggest(fitted, [], 3) == []
     with pytest.raises(UserError, match="at least one picture"):
         suggest(fitted, pool, 0)
+
+
+def test_the_same_by_similarities_that_are_known() -> None:
+    pool, labelled, unsure = groups(4, 10), groups(4, 1, seed=1)[:2], torch.linspace(1, 0, 40)
+    similarities = alike(torch.cat([pool, labelled]))
+    assert torch.allclose(similarities, similarities.T)
+    assert similarities.diagonal().allclose(torch.ones(42))
+    assert similarities.min() == 0
+    chosen = choose_alike(similarities[:40, :40], similarities[:40, 40:], unsure, 5)
+    assert chosen == choose(pool, labelled, unsure, 5)
+    assert choose_alike(similarities[:40, :40], similarities[:40, :0], unsure, 1) != chosen[:1]

@@ -6,8 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepbdc.app.limits import Refused
+from torch import Tensor
+
 from deepbdc.estimator import EmbeddedImage, FewShotClassifier, Prediction
+from deepbdc.own_images.checking import ExampleReport, check_examples
+from deepbdc.own_images.suggesting import alike, choose_alike, unsureness_of
+from deepbdc.web.refusals import Refused
 
 LabelledImages = Sequence[tuple[EmbeddedImage, str]]
 """Pictures, each with the name of its class."""
@@ -114,6 +118,8 @@ class Learner:
         self._fitted: tuple[FewShotClassifier, list[str]] | None = None
         self._answers: dict[str, Prediction] = {}
         self._expected: tuple[int, Expectation] | None = None
+        self._checked: tuple[int, ExampleReport] | None = None
+        self._alike: tuple[dict[str, int], Tensor] | None = None
 
     def _follow(self, lesson: int) -> None:
         """Forget what the examples of an earlier lesson taught."""
@@ -123,7 +129,7 @@ class Learner:
 
     def rest(self) -> None:
         """Drop the fitted classifier to save memory. It can be fitted again quickly."""
-        self._fitted = None
+        self._fitted = self._alike = None
 
     def learn(self, lesson: int, examples: Examples) -> tuple[FewShotClassifier, list[str]]:
         """The classifier that is fitted to these examples, and their ids in its order."""
@@ -151,3 +157,36 @@ class Learner:
         if self._expected is None or self._expected[0] != lesson:
             self._expected = lesson, expect(self.template, list(examples.values()))
         return self._expected[1]
+
+    def suggest(
+        self,
+        fitted: FewShotClassifier,
+        images: Mapping[str, EmbeddedImage],
+        answers: Mapping[str, Prediction],
+        count: int,
+    ) -> list[str]:
+        """The ids of the pictures whose labels would teach most.
+
+        Args:
+            fitted: The classifier that `learn` fitted to the examples.
+            images: All pictures. The similarities between them are remembered, so that each is represented once.
+            answers: The answers for the pictures to choose from. The others count as labelled: nothing like them is
+                chosen.
+            count: How many to choose.
+        """
+        if self._alike is None or not images.keys() <= self._alike[0].keys():
+            similarities = alike(fitted.represent(list(images.values()))).cpu()
+            self._alike = {key: place for place, key in enumerate(images)}, similarities
+        places, similarities = self._alike
+        rows = similarities[[places[key] for key in answers]]
+        columns = ([places[key] for key in answers], [places[key] for key in images if key not in answers])
+        inside, outside = (rows[:, column] for column in columns)
+        found = choose_alike(inside, outside, unsureness_of(list(answers.values())), count)
+        return [list(answers)[index] for index, _ in found]
+
+    def checked(self, lesson: int, fitted: FewShotClassifier, examples: Examples) -> ExampleReport:
+        """What a check of the examples found. ``fitted`` is the classifier that `learn` fitted to them."""
+        if self._checked is None or self._checked[0] != lesson:
+            images, labels = zip(*examples.values(), strict=True)
+            self._checked = lesson, check_examples(fitted, images, labels)
+        return self._checked[1]

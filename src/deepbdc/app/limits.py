@@ -1,8 +1,8 @@
-"""The limits of the web page, and the error for requests that exceed them."""
+"""The limits of the web page."""
 
 from dataclasses import dataclass
 
-from deepbdc.errors import UserError
+from deepbdc.web.pictures import FILE_BYTES, MESSAGE_BYTES, PIXELS
 
 MEGABYTE = 2**20
 
@@ -18,13 +18,13 @@ class AppLimits:
     """Classes per visitor."""
     name_length: int = 60
     """Characters in the name of a class."""
-    file_bytes: int = 10 * MEGABYTE
+    file_bytes: int = FILE_BYTES
     """Size of one uploaded picture file."""
-    pixels: int = 50_000_000
+    pixels: int = PIXELS
     """Pixels of one picture after decoding."""
     classifier_bytes: int = 64 * MEGABYTE
     """Size of an uploaded classifier."""
-    message_bytes: int = 64 * 1024
+    message_bytes: int = MESSAGE_BYTES
     """Size of the body of any other request."""
     visitors: int = 100
     """Visitors that the server remembers. Further ones replace those who have been away longest."""
@@ -42,11 +42,3 @@ class AppLimits:
 
 AT_HOME = AppLimits(pictures=500, stored_bytes=20 * 1024 * MEGABYTE)
 """For a page that only this computer can open: the visitors are the person who owns it."""
-
-
-class Refused(UserError):
-    """The server refuses a request. The message tells the visitor why; ``status`` is the HTTP status."""
-
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.status = status

@@ -1,22 +1,24 @@
 """The requests with which the page changes and shows the work of a visitor."""
 
 from io import BytesIO
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from deepbdc.app import uploads
-from deepbdc.app.limits import Refused
 from deepbdc.app.names import title_of
-from deepbdc.app.protection import is_loopback
+from deepbdc.app.pictures import NewPicture
 from deepbdc.app.service import Example, Service
 from deepbdc.app.visitor import CONFIRM, Visitor
-from deepbdc.app.work import NewPicture
+from deepbdc.web.protection import is_loopback
+from deepbdc.web.refusals import Refused
 
 _FOREVER = {"cache-control": "private, max-age=86400, immutable"}
 _DAY = 24 * 3600
+SUGGESTIONS = 6
+"""How many pictures the page asks to label next."""
 
 # The requests of the page. A cookie identifies each visitor; a request without one makes a new visitor.
 
@@ -71,6 +73,13 @@ class Verdict(BaseModel):
 
     pictures: list[str]
     verdict: str | None
+
+
+class Kept(BaseModel):
+    """Examples that the visitor keeps as they are, and the finding that they keep them in spite of."""
+
+    pictures: list[str]
+    finding: Literal["label", "twins", "outlier"]
 
 
 @api.get("/alive")
@@ -197,6 +206,27 @@ def judge(body: Verdict, visitor: KnownVisitor) -> State:
     return visitor.state()
 
 
+@api.get("/suggestions")
+def suggestions(
+    visitor: KnownVisitor, beside: Annotated[list[str] | None, Query(max_length=SUGGESTIONS)] = None
+) -> State:
+    """The pictures whose labels would teach most. Earlier ones (``beside``) stay until they have a label."""
+    return visitor.suggestions(SUGGESTIONS, beside or ())
+
+
+@api.get("/findings")
+def findings(visitor: KnownVisitor) -> State:
+    """What a check of the examples found."""
+    return visitor.findings()
+
+
+@api.post("/kept")
+def keep(body: Kept, visitor: KnownVisitor) -> State:
+    """Keep examples as they are, although a check found something."""
+    visitor.keep_as_they_are(body.pictures, body.finding)
+    return visitor.state()
+
+
 @api.get("/expected")
 def expected(visitor: KnownVisitor) -> State:
     """How often the answers should be right, estimated by holding out examples."""
@@ -211,9 +241,9 @@ def move_picture(picture_id: str, body: Move, visitor: KnownVisitor) -> State:
 
 
 @api.delete("/pictures/{picture_id}")
-def remove_picture(picture_id: str, visitor: KnownVisitor) -> State:
+def remove_picture(picture_id: str, visitor: KnownVisitor, batch: Batch = None) -> State:
     """Remove a picture."""
-    visitor.remove_picture(picture_id)
+    visitor.remove_picture(picture_id, batch)
     return visitor.state()
 
 

@@ -9,11 +9,11 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from deepbdc.app.downloads import downloads
-from deepbdc.app.limits import Refused
-from deepbdc.app.protection import Protection
 from deepbdc.app.routes import api
 from deepbdc.app.service import Service
 from deepbdc.errors import UserError
+from deepbdc.web.protection import Protection
+from deepbdc.web.refusals import tell_reason
 
 _STATIC = files("deepbdc.app") / "static"
 _MEDIA_TYPES = {
@@ -33,18 +33,11 @@ def create_app(service: Service) -> FastAPI:
     limits = service.limits
     most = {"/api/pictures": limits.file_bytes, "/api/classifier": limits.classifier_bytes, "": limits.message_bytes}
     app.add_middleware(Protection, door=service.door, most_bytes=most)
-    app.add_exception_handler(Refused, _refused)
-    app.add_exception_handler(UserError, _refused)
-    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(UserError, tell_reason)
+    app.add_exception_handler(HTTPException, tell_reason)
     app.add_exception_handler(RequestValidationError, _misunderstood)
     app.add_exception_handler(Exception, _failed)
     return app
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException):
-        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-    return JSONResponse({"error": str(error)}, getattr(error, "status", 400))
 
 
 async def _misunderstood(_: Request, __: Exception) -> Response:

@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 from deepbdc.app import uploads
 from deepbdc.app.example import draw_example
 from deepbdc.app.learning import LabelledImages
-from deepbdc.app.limits import AppLimits, Refused
-from deepbdc.app.protection import Door
+from deepbdc.app.limits import AppLimits
+from deepbdc.app.pictures import NewPicture
 from deepbdc.app.storage import Storage
 from deepbdc.app.visitor import Visitor
 from deepbdc.app.visitors import Visitors
-from deepbdc.app.work import NewPicture
 from deepbdc.estimator import EmbeddedImage, FewShotClassifier
+from deepbdc.web.protection import Door
+from deepbdc.web.refusals import Refused
 
 T = TypeVar("T")
 Example = tuple[Sequence[tuple[NewPicture, str]], Sequence[NewPicture]]

@@ -1,53 +1,34 @@
 """Decodes the pictures and classifiers that visitors upload. Uploads are not trusted."""
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 
 from deepbdc import weight_files
 from deepbdc.app.learning import LabelledImages, like
-from deepbdc.app.limits import AppLimits, Refused
+from deepbdc.app.limits import AppLimits
 from deepbdc.app.names import title_of
-from deepbdc.data.images import BadImage, load_image
+from deepbdc.data.images import BadImage
 from deepbdc.estimator import EmbeddedImage, FewShotClassifier
 from deepbdc.own_images.pictures import thumbnail
+from deepbdc.web.pictures import decode
+from deepbdc.web.refusals import Refused
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-# Only formats that Pillow decodes itself. For others, like EPS, it would start external programs.
-FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
 _FILE = Path("the file")
 _OTHER_NETWORK = "This classifier was made with another network, or with other settings, than this server uses."
 
 
 def embed(classifier: FewShotClassifier, content: bytes, name: str, limits: AppLimits) -> EmbeddedImage:
     """Decode a picture file and send the picture through the network."""
-    picture = decode(content, name, limits)
+    picture = decode(content, name, limits.pixels)
     try:
         (embedded,) = classifier.embed([picture])
     except BadImage as error:
         raise Refused(f"{name}: {picture.width}×{picture.height} pixels cannot be used.", status=422) from error
     return replace(embedded, name=name)
-
-
-def decode(content: bytes, name: str, limits: AppLimits) -> "Image.Image":
-    """Decode a picture file. If that fails, the error `Refused` names the picture."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        Image.init()
-        known = [name for name in FORMATS if name in Image.OPEN]
-        Image.open(io.BytesIO(content), formats=known).close()
-        return load_image(content, most_pixels=limits.pixels, title=name)
-    except BadImage as error:
-        raise Refused(str(error), status=422) from error
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise Refused(f"{name}: not a readable image. Use JPEG, PNG, WebP, GIF or TIFF files.", status=422) from error
 
 
 @dataclass(frozen=True)
@@ -98,4 +79,4 @@ def _checked(example: EmbeddedImage, limits: AppLimits) -> EmbeddedImage:
     if not bool(example.features.isfinite().all()):
         raise Refused("This classifier contains NaN or infinite numbers.", status=422)
     name = title_of(example.name)
-    return replace(example, name=name, thumbnail=thumbnail(decode(example.thumbnail, name, limits)))
+    return replace(example, name=name, thumbnail=thumbnail(decode(example.thumbnail, name, limits.pixels)))

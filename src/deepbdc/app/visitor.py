@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
+from deepbdc.app.findings import Findings
 from deepbdc.app.learning import LabelledImages, Learner
 from deepbdc.app.limits import AppLimits
+from deepbdc.app.pictures import NONE, Picture
 from deepbdc.app.storage import Shelf
-from deepbdc.app.work import NONE, Picture, Work
+from deepbdc.app.work import Work
 from deepbdc.estimator import NONE_OF_THESE, EmbeddedImage, Explanation, FewShotClassifier, Prediction
+from deepbdc.own_images.rejection import USUAL_RATE
 
 CONFIRM = "confirm"
 """Stands for the verdict that the answer of the classifier is right."""
@@ -49,6 +52,7 @@ class Visitor(Work):
         super().__init__(limits, examples, shelf)
         self._learner = Learner(template)
         self._explaining = Lock()
+        self._looking = Lock()  # a check or choice of pictures takes seconds if there are many; one at a time
         self._explanations: dict[tuple[int, str], tuple[Explanation, list[str]]] = {}
 
     # Answers
@@ -117,6 +121,35 @@ class Visitor(Work):
         found = self._learner.expected(lesson, examples).as_json()
         return {"lesson": lesson, **found, "classes": {ids[name]: counts for name, counts in found["classes"].items()}}
 
+    def suggestions(self, count: int, beside: Sequence[str] = ()) -> dict[str, Any]:
+        """The pictures whose labels would teach most, as JSON values.
+
+        Args:
+            count: How many there shall be.
+            beside: Earlier suggestions. Those that still have no label stay in their places.
+        """
+        with self._looking:
+            with self.lock:
+                lesson, fitted, answers = self.lesson, self.classifier(), self.predictions()
+                pictures = dict(self.pictures)
+            open_ = [key for key in answers if pictures[key].verdict is None]
+            stay = [key for key in dict.fromkeys(beside) if key in open_][:count]
+            pool = {key: answers[key] for key in open_ if key not in stay}
+            found: list[str] = []
+            if pool and len(stay) < count:
+                images = {key: picture.image for key, picture in pictures.items()}
+                found = self._learner.suggest(fitted, images, pool, count - len(stay))
+            return {"lesson": lesson, "pictures": stay + found}
+
+    def findings(self) -> dict[str, Any]:
+        """What a check of the examples found, as JSON values."""
+        with self._looking:
+            with self.lock:
+                lesson, fitted, pairs, ids = self.lesson, self.classifier(), self._examples(), self._ids()
+                examples = {picture_id: self.pictures[picture_id] for picture_id in pairs}
+            report = self._learner.checked(lesson, fitted, pairs)
+            return {"lesson": lesson, **Findings(report, examples, ids).as_json()}
+
     def results(self) -> list[Result]:
         """The answers for all pictures that are or once were to be classified."""
         with self.lock:
@@ -163,6 +196,7 @@ class Visitor(Work):
                     for class_id, name in self.classes.items()
                 ],
                 "to_classify": entries[None],
+                "unfamiliar": USUAL_RATE,
                 "learnt": any(picture.class_id is not None for picture in self.pictures.values()),
                 "has_results": bool(predictions) or any(self._is_judged(picture) for picture in self.pictures.values()),
                 "undo": self._history.last,
@@ -182,6 +216,7 @@ class Visitor(Work):
         pairs = sorted(zip(names, map(float, prediction.probabilities), strict=True), key=lambda pair: -pair[1])
         return {
             "rejected": prediction.rejected,
+            "familiarity": float(prediction.familiarity),
             "class": ids[str(prediction.label)],
             "probability": float(prediction.probability),
             "probabilities": [{"class": ids[name], "probability": value} for name, value in pairs],

@@ -2,47 +2,21 @@
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from threading import RLock
 
 from deepbdc.app.history import History, Step
 from deepbdc.app.learning import LabelledImages
-from deepbdc.app.limits import AppLimits, Refused
+from deepbdc.app.limits import AppLimits
 from deepbdc.app.names import distinct_names, tidy_name
+from deepbdc.app.pictures import NONE, EmbedAgain, NewPicture, Picture
 from deepbdc.app.storage import Shelf
 from deepbdc.estimator import NONE_OF_THESE, EmbeddedImage
-
-NONE = "none"
-"""The verdict that a picture shows none of the classes."""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture of a visitor."""
-
-    image: EmbeddedImage
-    class_id: str | None
-    """The class that the picture is an example of; None for a picture to classify."""
-    asked: bool
-    """Whether it was once a picture to classify. This stays true when the visitor moves it into a class."""
-    verdict: str | None = None
-    """What the visitor says that a picture to classify shows: the id of a class, or `NONE`. Nothing is learnt of it."""
-
-
-@dataclass(frozen=True)
-class NewPicture:
-    """A picture that is not on the page yet, and the file that it came from (empty if there is none)."""
-
-    image: EmbeddedImage
-    original: bytes = b""
-
-
-EmbedAgain = Callable[[EmbeddedImage, Callable[[], bytes]], EmbeddedImage | None]
-"""Is given a picture, and a function that reads the file that it came from. None if the file is of no use."""
+from deepbdc.web.refusals import Refused
 
 
 class Work:
@@ -164,7 +138,7 @@ class Work:
             with self._action(f"moving {picture.image.name} to {target}", examples=picture.class_id != class_id):
                 del self.pictures[picture_id]  # so that it is the last one in its new class
                 asked = picture.asked or class_id is None
-                self.pictures[picture_id] = replace(picture, class_id=class_id, asked=asked, verdict=None)
+                self.pictures[picture_id] = Picture(picture.image, class_id, asked)
 
     def judge(self, verdicts: Mapping[str, str | None]) -> None:
         """Say what pictures show, without making them examples.
@@ -180,17 +154,25 @@ class Work:
             if not judged:
                 return
             examples = any(picture.class_id is not None for picture in judged.values())
-            what = f"{len(judged)} pictures" if len(judged) != 1 else next(iter(judged.values())).image.name
-            with self._action(f"checking {what}", examples=examples):
+            with self._action(f"checking {_named(judged.values())}", examples=examples):
                 for picture_id, picture in judged.items():
-                    verdict = verdicts[picture_id]
-                    self.pictures[picture_id] = replace(picture, class_id=None, asked=True, verdict=verdict)
+                    self.pictures[picture_id] = Picture(picture.image, None, True, verdicts[picture_id])
 
-    def remove_picture(self, picture_id: str) -> None:
-        """Remove a picture."""
+    def keep_as_they_are(self, picture_ids: Sequence[str], finding: str) -> None:
+        """Say that examples are right although a check found something, so that it does not name them again."""
+        with self.lock:
+            kept = {picture_id: self.picture(picture_id) for picture_id in picture_ids}
+            if not kept:
+                return
+            with self._action(f"keeping {_named(kept.values())}"):
+                for picture_id, picture in kept.items():
+                    self.pictures[picture_id] = replace(picture, kept=(*picture.kept, finding))
+
+    def remove_picture(self, picture_id: str, batch: str | None = None) -> None:
+        """Remove a picture. Removals with the same batch are undone together."""
         with self.lock:
             removed = self.picture(picture_id)
-            with self._action(f"removing {removed.image.name}", examples=removed.class_id is not None):
+            with self._action(f"removing {removed.image.name}", examples=removed.class_id is not None, batch=batch):
                 del self.pictures[picture_id]
 
     def picture(self, picture_id: str) -> Picture:
@@ -288,10 +270,7 @@ class Work:
     def _keep(self) -> None:
         self.touched = True
         if self.shelf is not None:
-            pictures = [
-                [picture_id, {name: getattr(picture, name) for name in ("class_id", "asked", "verdict")}]
-                for picture_id, picture in self.pictures.items()
-            ]
+            pictures = [[picture_id, picture.facts()] for picture_id, picture in self.pictures.items()]
             self.shelf.write({"classes": self.classes, "pictures": pictures, "start": list(self._start)})
 
     def _tidy(self) -> None:
@@ -319,12 +298,16 @@ class Work:
                     image = self.shelf.image(picture_id)
                     image = image and embed_again(image, partial(self.shelf.original, picture_id))
                 if image is not None:
-                    self.pictures[picture_id] = Picture(image, **facts)
+                    self.pictures[picture_id] = Picture.from_facts(image, facts)
             self._add_start({key: pair for key, pair in self._start.items() if key not in kept["start"]})
             self.touched = True
             self.shelf.touch()
             self._tidy()
         return True
+
+
+def _named(pictures: Collection[Picture]) -> str:
+    return f"{len(pictures)} pictures" if len(pictures) != 1 else next(iter(pictures)).image.name
 
 
 def _with_ids(examples: LabelledImages) -> dict[str, tuple[EmbeddedImage, str]]:

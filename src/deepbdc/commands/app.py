@@ -2,12 +2,11 @@
 
 import hashlib
 import os
-import secrets
 import socket
 import sys
 import warnings
 import webbrowser
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,10 +22,10 @@ from deepbdc.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from deepbdc.app.protection import Door
     from deepbdc.app.service import Service
     from deepbdc.app.storage import Storage
     from deepbdc.estimator import FewShotClassifier
+    from deepbdc.web.protection import Door
 
 
 def app(
@@ -68,20 +67,15 @@ def app(
     say_at_once("Starting the page ...")
     require("fastapi", "app")
     require("uvicorn", "app")
-    from deepbdc.app.protection import Door, check_token, is_loopback
+    from deepbdc.web.listening import chosen_token, listening_at
+    from deepbdc.web.protection import is_loopback
 
-    if token is None and not is_loopback(host):
-        raise UserError(
-            f"--host {host} lets other computers open this page: also give --token auto, so that only people who know "
-            "the printed address can use it"
-        )
+    remedy = "only people who know the printed address can use it"
+    token = chosen_token(host, token, "lets other computers open this page", remedy)
     if work is not None and not keep:
         raise UserError("--work says where to keep the work, and --no-keep says not to keep it: give one of them")
-    if token is not None:
-        token = secrets.token_urlsafe(24) if token == "auto" else check_token(token)
     lasting = keep and (work is not None or is_loopback(host))
-    with _listen(host, port) as listening, _storage(work, lasting, examples) as storage:
-        door = Door(host, listening.getsockname()[1], token)
+    with listening_at(host, port, token) as (door, listening), _storage(work, lasting, examples) as storage:
         service = _service(door, examples, storage)
         print(f"The page is at {_address(door)}\nPress Ctrl-C to stop.", flush=True)
         _serve(service, listening, _address(door) if open_browser and is_loopback(host) else None)
@@ -104,22 +98,13 @@ def _storage(work: Path | None, lasting: bool, examples: Path | None) -> "Iterat
     yield storage
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Open a socket that accepts connections."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
-        raise OSError(f"cannot listen on {host}, port {port} ({error}): choose another --port or --host") from error
-
-
 def _service(door: "Door", examples: Path | None, storage: "Storage | None" = None) -> "Service":
     """Create the service: load the network, and learn the examples that every visitor starts with."""
     from deepbdc._memory import keep_freed_memory
     from deepbdc.app.limits import AT_HOME, AppLimits
-    from deepbdc.app.protection import is_loopback
     from deepbdc.app.service import Service
     from deepbdc.estimator import FewShotClassifier
+    from deepbdc.web.protection import is_loopback
 
     keep_freed_memory()
     limits = AT_HOME if is_loopback(door.host) else AppLimits()
@@ -157,31 +142,22 @@ def _load(path: Path) -> "FewShotClassifier":
 
 def _address(door: "Door") -> str:
     """The URL to open in a browser."""
-    host = socket.gethostname() if door.host in ("0.0.0.0", "::", "") else door.host
-    host = f"[{host}]" if ":" in host else host
-    return f"http://{host}:{door.port}/" + ("" if door.token is None else f"?token={door.token}")
+    from deepbdc.web.listening import address_of
+
+    return f"{address_of(door)}/" + ("" if door.token is None else f"?token={door.token}")
 
 
 def _serve(service: "Service", listening: socket.socket, address: str | None) -> None:
     """Serve the page until Ctrl-C. If there is an address, open it in a browser."""
-    import uvicorn
-
     from deepbdc.app.server import create_app
+    from deepbdc.web.listening import run
 
     # The estimator warns about duplicate examples. Visitors may add them; the terminal need not show it.
     warnings.filterwarnings("ignore", message=".* is the same picture as ")
-    config = uvicorn.Config(
-        create_app(service),
-        log_level="warning",
-        access_log=False,  # URLs contain the token
-        server_header=False,
-        limit_concurrency=500,
-        timeout_graceful_shutdown=3,
-    )
+    server = create_app(service)
     if address is not None:
         _open(address)
-    with suppress(KeyboardInterrupt):  # the normal way to stop the server
-        uvicorn.Server(config).run(sockets=[listening])
+    run(server, listening, most_connections=500)
 
 
 def _open(address: str) -> None:

@@ -1,23 +1,16 @@
 """``deepbdc serve``: a web service that classifies pictures for other programs."""
 
-import secrets
-import socket
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from deepbdc._optional import require
-from deepbdc.commands.app import _listen as listen
 from deepbdc.commands.examples import ExampleSource
 from deepbdc.commands.options import EstimatorOptions
-from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-    from deepbdc.app.protection import Door
+    from deepbdc.web.protection import Door
 
 
 def serve_classifier(
@@ -51,46 +44,25 @@ def serve_classifier(
     """
     require("fastapi", "app")
     require("uvicorn", "app")
-    from deepbdc.app.protection import Door, check_token, is_loopback
     from deepbdc.serving import create_service
+    from deepbdc.web.listening import chosen_token, listening_at, run
 
-    if token is None and not is_loopback(host):
-        raise UserError(
-            f"--host {host} lets other computers use this service: also give --token auto, so that only programs that "
-            "know the token can"
-        )
-    if token is not None:
-        token = secrets.token_urlsafe(24) if token == "auto" else check_token(token)
+    remedy = "only programs that know the token can"
+    token = chosen_token(host, token, "lets other computers use this service", remedy)
     source = ExampleSource.find(model, options.given() if options else {})
-    with listen(host, port) as listening:
-        door = Door(host, listening.getsockname()[1], token)
+    with listening_at(host, port, token) as (door, listening):
         service = create_service(source.classifier(), door)
         print(_greeting(door), flush=True)
-        _serve(service, listening)
+        run(service, listening, most_connections=100)
 
 
 def _greeting(door: "Door") -> str:
-    host = socket.gethostname() if door.host in ("0.0.0.0", "::", "") else door.host
-    address = f"http://{f'[{host}]' if ':' in host else host}:{door.port}"
+    from deepbdc.web.listening import address_of
+
+    address = address_of(door)
     header = "" if door.token is None else f" -H 'authorization: Bearer {door.token}'"
     return (
         f"The service is at {address}/predict and is described at {address}/openapi.json\n"
         f"Try: curl --data-binary @PICTURE.jpg -H 'content-type: image/jpeg'{header} {address}/predict\n"
         "Press Ctrl-C to stop."
     )
-
-
-def _serve(service: "FastAPI", listening: socket.socket) -> None:
-    """Answer requests until Ctrl-C."""
-    import uvicorn
-
-    config = uvicorn.Config(
-        service,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        limit_concurrency=100,
-        timeout_graceful_shutdown=3,
-    )
-    with suppress(KeyboardInterrupt):  # the normal way to stop the server
-        uvicorn.Server(config).run(sockets=[listening])

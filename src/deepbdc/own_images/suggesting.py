@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from deepbdc.errors import UserError
+from deepbdc.own_images.explanation import Prediction
 from deepbdc.own_images.pictures import EmbeddedImage
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ def suggest(fitted: "FewShotClassifier", pictures: Sequence[EmbeddedImage], coun
     if not pictures:
         return []
     answers = list(fitted.classify(pictures))
-    margins = torch.tensor([answer.probability - answer.runner_up_probability for answer in answers])
-    chosen = choose(fitted.represent(pictures), fitted.representations_, 1 - margins, count)
+    chosen = choose(fitted.represent(pictures), fitted.representations_, unsureness_of(answers), count)
     return [
         Suggestion(
             index,
@@ -66,6 +66,11 @@ def suggest(fitted: "FewShotClassifier", pictures: Sequence[EmbeddedImage], coun
     ]
 
 
+def unsureness_of(answers: Sequence[Prediction]) -> Tensor:
+    """From 0 (certain) to 1 (undecided between two classes) for each answer ``(n,)``."""
+    return torch.tensor([1 - answer.probability + answer.runner_up_probability for answer in answers])
+
+
 @torch.no_grad()
 def choose(pool: Tensor, labelled: Tensor, unsureness: Tensor, count: int) -> list[tuple[int, int]]:
     """Indices of ``count`` pictures, and how many pictures each explains better than all before it.
@@ -76,17 +81,29 @@ def choose(pool: Tensor, labelled: Tensor, unsureness: Tensor, count: int) -> li
         unsureness: From 0 (certain) to 1 (undecided) for each picture ``(n,)``.
         count: How many to choose; all, if there are fewer.
     """
-    centre = torch.cat([pool, labelled]).mean(dim=0)
-    unit, known = normalize(pool - centre, dim=1), normalize(labelled - centre, dim=1)
-    similarities = (unit @ unit.T).clamp(min=0)
-    explained = (unit @ known.T).clamp(min=0).max(dim=1).values if len(known) else unit.new_zeros(len(unit))
-    weights = LEAST_WEIGHT + (1 - LEAST_WEIGHT) * unsureness.to(unit)
-    free = torch.ones(len(unit), dtype=torch.bool, device=unit.device)
+    unlabelled = len(pool)
+    similarities = alike(torch.cat([pool, labelled]))[:unlabelled]
+    return choose_alike(similarities[:, :unlabelled], similarities[:, unlabelled:], unsureness, count)
+
+
+@torch.no_grad()
+def alike(representations: Tensor) -> Tensor:
+    """How similar pictures are to each other ``(n, n)``: cosines relative to their mean, and 0 for negative ones."""
+    unit = normalize(representations - representations.mean(dim=0), dim=1)
+    return (unit @ unit.T).clamp(min=0)
+
+
+@torch.no_grad()
+def choose_alike(pool: Tensor, labelled: Tensor, unsureness: Tensor, count: int) -> list[tuple[int, int]]:
+    """The same as `choose`, by similarities of the pictures to each other ``(n, n)`` and to the examples ``(n, m)``."""
+    explained = labelled.max(dim=1).values if labelled.shape[1] else pool.new_zeros(len(pool))
+    weights = LEAST_WEIGHT + (1 - LEAST_WEIGHT) * unsureness.to(pool)
+    free = torch.ones(len(pool), dtype=torch.bool, device=pool.device)
     found: list[tuple[int, int]] = []
-    for _ in range(min(count, len(unit))):
-        gains = (weights.unsqueeze(1) * (similarities - explained.unsqueeze(1)).clamp(min=0)).sum(dim=0)
+    for _ in range(min(count, len(pool))):
+        gains = (weights.unsqueeze(1) * (pool - explained.unsqueeze(1)).clamp(min=0)).sum(dim=0)
         index = int(gains.masked_fill(~free, -1).argmax())
-        found.append((index, int((similarities[:, index] > explained).sum())))
-        explained = torch.maximum(explained, similarities[:, index])
+        found.append((index, int((pool[:, index] > explained).sum())))
+        explained = torch.maximum(explained, pool[:, index])
         free[index] = False
     return found

@@ -1,7 +1,7 @@
 // The cards of the pictures to classify: the answer, and the evidence for it when a card is in view.
 
 import { heatOf, nearestOf, thumbnailOf } from "./api.js";
-import { NONE, coloursOf, keyed, namesOf, percent, setSource, shortName } from "./view.js";
+import { NONE, coloursOf, fine, keyOf, keyed, namesOf, percent, setSource, shortName } from "./view.js";
 
 const MOST_BARS = 5;
 const find = (id) => document.getElementById(id);
@@ -11,18 +11,19 @@ export function answerOf({ result, verdict }) {
   return verdict ?? (!result ? null : result.rejected ? NONE : result.class);
 }
 
-export function renderCards(pictures, state) {
+/** Draw the cards. With `labelling`, each has buttons that give it a label, so that the classes learn from it. */
+export function renderCards(pictures, state, labelling) {
   const colours = coloursOf(state);
   const names = namesOf(state);
   const current = find("question-list").querySelector(":scope > [tabindex='0']")?.dataset.key;
   const first = pictures.some(({ id }) => id === current) ? current : pictures[0]?.id;
   keyed(find("question-list"), pictures, "question-template", (element, picture) => {
     element.tabIndex = picture.id === first ? 0 : -1;
-    renderCard(element, picture, { state, colours, names });
+    renderCard(element, picture, { state, colours, names, labelling });
   });
 }
 
-function renderCard(element, picture, { state, colours, names }) {
+function renderCard(element, picture, { state, colours, names, labelling }) {
   const { result, verdict } = picture;
   const answer = answerOf(picture);
   element.dataset.picture = picture.id;
@@ -38,20 +39,63 @@ function renderCard(element, picture, { state, colours, names }) {
   const label = answer === null ? "Waiting for a class" : names.get(answer);
   element.querySelector(".label").textContent = label;
   element.querySelector(".label").title = label;
-  const remark = remarkOf(result, verdict, names);
+  const remark = remarkOf(result, verdict);
   element.querySelector(".remark").textContent = remark;
+  const familiar = element.querySelector(".familiar");
+  familiar.textContent = familiarityOf(picture, state);
+  familiar.title = explainFamiliarity(result, state);
   element.querySelector(".sure").textContent = verdict ? "✓" : !result ? "" : result.rejected ? "?" : percent(result.probability);
-  element.setAttribute("aria-label", `${shortName(picture.name)}: ${label}. ${remark}`);
+  element.setAttribute("aria-label", `${shortName(picture.name)}: ${describeAnswer(picture, state)}`);
+  element.querySelector(".bars-title").hidden = !result?.rejected;
   renderBars(element.querySelector(".bars"), result, names, colours);
+  renderLabels(element.querySelector(".labels"), picture, { state, colours, names, labelling });
   renderButtons(element, picture, state);
   renderEvidence(element, picture, state, names);
 }
 
-function remarkOf(result, verdict, names) {
+/** The answer for a picture and how sure it is, in words. */
+export function describeAnswer(picture, state) {
+  const answer = answerOf(picture);
+  if (answer === null) return "Waiting for a class";
+  return [namesOf(state).get(answer), remarkOf(picture.result, picture.verdict), familiarityOf(picture, state)].filter(Boolean).join(". ");
+}
+
+function remarkOf(result, verdict) {
   if (verdict) return "Checked by you";
   if (!result) return "";
-  if (result.rejected) return `Not enough like ${names.get(result.class)}`;
-  return `${percent(result.probability).replace(">", "More than")} sure`;
+  if (result.rejected) return "Unlike your examples";
+  return `${percent(result.probability).replace(">\u00a0", "More than ")} sure`;
+}
+
+/** How familiar a picture looks. Below the limit, the answer is "none of these", however probable a class is. */
+function familiarityOf({ result }, { unfamiliar }) {
+  if (!result) return "";
+  const limit = result.rejected ? `, below\u00a0${fine(unfamiliar)}` : "";
+  return `Familiarity ${fine(result.familiarity)}${limit}`;
+}
+
+function explainFamiliarity(result, { unfamiliar }) {
+  if (!result) return "";
+  return `Of the pictures that show your classes, ${fine(result.familiarity)} look even less like the examples. Below ${fine(unfamiliar)}, the answer is “none of these”.`;
+}
+
+/** The labels that a picture most likely has, the answer first: a class, the runner-up, and "none of these". */
+function renderLabels(list, picture, { state, colours, names, labelling }) {
+  list.hidden = !labelling;
+  if (!labelling) return;
+  list.setAttribute("aria-label", `What ${shortName(picture.name)} shows`);
+  const likely = picture.result.probabilities.slice(0, 2).map((entry) => entry.class);
+  const labels = picture.result.rejected ? [NONE, ...likely] : [...likely, NONE];
+  keyed(list, labels.map((id) => ({ id })), "label-template", (button, { id }, place) => {
+    button.dataset.label = id;
+    button.dataset.colour = colours.get(id) ?? "";
+    button.classList.toggle("is-outside", id === NONE);
+    button.classList.toggle("is-first", place === 0);
+    button.querySelector(".choice-name").textContent = names.get(id);
+    const key = place === 0 ? "Enter" : keyOf(state, id);
+    button.querySelector(".key").textContent = key;
+    button.querySelector(".key").hidden = !key;
+  });
 }
 
 function renderButtons(element, picture, state) {

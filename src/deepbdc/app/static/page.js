@@ -1,15 +1,17 @@
 // Reacts to what the person does. The server keeps the state; the page shows the state in each response.
 
-import { download, isBusy, request, thumbnailOf } from "./api.js";
+import { download, isBusy, request } from "./api.js";
 import { watchCamera } from "./camera.js";
 import { showHeat } from "./cards.js";
+import { renderChecking, watchChecking } from "./checking.js";
 import { isLost, noteServer, watchConnection } from "./connection.js";
 import { watchDragging } from "./dragging.js";
 import { chosenFiles, classesIn, picturesAmong } from "./folders.js";
 import { ask, confirm, plural, say, showLost, showProblems, showProgress } from "./messages.js";
+import { openPicture as openDialog, watchPicture } from "./picture.js";
 import { advance, renderReview, watchReview } from "./review.js";
 import { addPictures, isUploading } from "./uploading.js";
-import { NONE, renderChoices, renderFrame, shortName } from "./view.js";
+import { NONE, renderFrame } from "./view.js";
 
 const find = (id) => document.getElementById(id);
 let state = null;
@@ -21,6 +23,7 @@ function show(answer) {
   state = { ...answer, ...fixed };
   renderFrame(state);
   renderReview(state);
+  renderChecking(state);
 }
 
 const refresh = async () => show(await request("GET", "/api/state"));
@@ -127,6 +130,16 @@ async function removePicture(pictureId) {
   await change("DELETE", `/api/pictures/${pictureId}`, undefined, "Picture removed.");
 }
 
+/** Remove several pictures. With the same batch, they are undone together. */
+async function removePictures(pictures, batch) {
+  for (const id of pictures) {
+    if (!(await change("DELETE", `/api/pictures/${id}?batch=${batch}`))) return;
+  }
+  say(`${plural(pictures.length, "picture")} removed. Undo brings ${pictures.length === 1 ? "it" : "them"} back.`);
+}
+
+const openPicture = (pictureId, element) => openDialog(state, pictureId, element);
+
 /** Run an action that may remove an element of a list. If it does, move the focus to the next one. */
 async function keepPlace(element, action) {
   if (element.matches(".question")) {
@@ -147,6 +160,7 @@ document.addEventListener("click", (event) => {
   else if (button?.matches(".question .check")) toggleCheck(card, button);
   else if (button?.matches(".question .remove")) keepPlace(card, () => removePicture(card.dataset.picture));
   else if (button?.matches(".remove-class")) removeClass(button.closest(".class").dataset.drop);
+  else if (button?.matches(".give-label")) advance(card, () => movePicture(card.dataset.picture, button.dataset.label));
   else if (button?.matches(".question .move")) openPicture(card.dataset.picture, card);
   else if (button?.matches(".thumb button")) openPicture(button.dataset.picture, button);
   else if (button?.getAttribute("aria-disabled") === "true") event.preventDefault();
@@ -159,6 +173,13 @@ async function toggleCheck(card, button) {
   await confirmAnswers([card.dataset.picture], button.getAttribute("aria-pressed") === "true" ? null : "confirm");
 }
 
+watchPicture({ move: movePicture, remove: removePicture, keepPlace });
+watchChecking({
+  move: movePicture,
+  refresh,
+  remove: removePictures,
+  keep: (pictures, finding) => change("POST", "/api/kept", { pictures, finding }, "Kept. The check will not name it again."),
+});
 watchReview({ confirm: confirmAnswers, move: movePicture, remove: removePicture, open: openPicture });
 
 find("all-heat").addEventListener("click", (event) => {
@@ -171,40 +192,6 @@ function toggleHeat(cards, button) {
   for (const card of cards) showHeat(card, pressed);
   if (pressed) say("Red speaks for the class, blue against it.");
 }
-
-// The dialog of one picture
-
-let opened = null; // the id of the picture in the dialog, and its card
-
-function openPicture(pictureId, element) {
-  const home = state.classes.find((entry) => entry.pictures.some((picture) => picture.id === pictureId));
-  const picture = (home?.pictures ?? state.to_classify).find((candidate) => candidate.id === pictureId);
-  opened = { pictureId, card: element.closest("li") };
-  find("picture-name").textContent = shortName(picture.name);
-  find("picture-large").src = thumbnailOf(pictureId);
-  renderChoices(state, home?.id ?? "", picture.verdict);
-  find("picture-dialog").showModal();
-}
-
-function choosePlace(target) {
-  find("picture-dialog").close();
-  keepPlace(opened.card, () => movePicture(opened.pictureId, target));
-}
-
-find("picture-choices").addEventListener("click", (event) => {
-  const choice = event.target.closest("button");
-  if (choice) choosePlace(choice.dataset.choice);
-});
-
-find("picture-dialog").addEventListener("keydown", (event) => {
-  const choice = [...find("picture-choices").children].find((button) => button.querySelector(".key").textContent === event.key);
-  if (choice && !choice.disabled) choosePlace(choice.dataset.choice);
-});
-
-find("picture-remove").addEventListener("click", () => {
-  find("picture-dialog").close();
-  keepPlace(opened.card, () => removePicture(opened.pictureId));
-});
 
 // Classes
 

@@ -3,11 +3,13 @@
 
 import { request } from "./api.js";
 import { answerOf, renderCards } from "./cards.js";
-import { plural, say } from "./messages.js";
-import { NONE, coloursOf, keyed, namesOf, percent } from "./view.js";
+import { plural, say, showProblems } from "./messages.js";
+import { chooseMore, chosenPictures, forgetChosen, openPictures } from "./suggesting.js";
+import { NONE, coloursOf, fine, keyed, namesOf, percent } from "./view.js";
 
 const MANY = 12; // with more pictures, the grid is shown unless the person chose otherwise
 const OPEN = "open"; // the filter for pictures that are not checked yet
+const NEXT = "next"; // the filter for pictures to label next
 const find = (id) => document.getElementById(id);
 let filter = "";
 let shown = [];
@@ -31,19 +33,39 @@ const passes = (picture) => filter === "" || (filter === OPEN ? !picture.verdict
 export function renderReview(newState) {
   state = newState;
   const all = state.to_classify;
-  if (filter && filter !== OPEN && filter !== NONE && !state.classes.some((entry) => entry.id === filter)) filter = "";
-  if (!all.some(passes)) filter = "";
-  shown = all.filter(passes).sort(ORDERS[find("order").value]);
+  checkFilter(all);
+  shown = filter === NEXT ? chosenPictures(state) : all.filter(passes).sort(ORDERS[find("order").value]);
   find("questions-count").textContent = all.length ? String(all.length) : "";
   find("review").hidden = all.length < 2 || !state.learnt;
+  find("unfamiliar").textContent = fine(state.unfamiliar);
   renderHint();
   renderFilters(all);
   renderView(all.length);
   const open = shown.filter((picture) => picture.result && !picture.verdict).length;
   find("confirm-all").disabled = open === 0;
   find("confirm-all").textContent = open ? `Confirm ${open === shown.length ? "all" : "the other"} ${open}` : "All confirmed";
-  renderCards(shown, state);
+  renderCards(shown, state, filter === NEXT);
   renderExpected();
+  if (filter === NEXT) suggest();
+}
+
+/** Show all pictures if there are none left of those that were chosen. */
+function checkFilter(all) {
+  if (filter === NEXT) {
+    if (openPictures(state).length) return;
+    if (all.length) say("Every picture has a label now.");
+    filter = "";
+  }
+  if (filter && filter !== OPEN && filter !== NONE && !state.classes.some((entry) => entry.id === filter)) filter = "";
+  if (!all.some(passes)) filter = "";
+}
+
+async function suggest() {
+  try {
+    if ((await chooseMore(state)) && filter === NEXT) renderReview(state);
+  } catch (error) {
+    showProblems("The pictures to label next could not be chosen", [error.message]);
+  }
 }
 
 function renderHint() {
@@ -65,6 +87,7 @@ function renderFilters(all) {
   const names = namesOf(state);
   const open = all.filter((picture) => !picture.verdict).length;
   const entries = [
+    ...(openPictures(state).length ? [{ id: NEXT, name: "Label these next" }] : []),
     { id: "", name: "All", count: all.length },
     ...(open < all.length ? [{ id: OPEN, name: "Not checked", count: open }] : []),
     ...[...names].filter(([id]) => counts.has(id)).map(([id, name]) => ({ id, name, count: counts.get(id), answer: true })),
@@ -76,12 +99,17 @@ function renderFilters(all) {
     button.setAttribute("aria-pressed", String(filter === entry.id));
     button.querySelector(".dot").hidden = !entry.answer;
     button.querySelector(".filter-name").textContent = entry.name;
-    button.querySelector(".filter-count").textContent = String(entry.count);
+    button.querySelector(".filter-count").textContent = entry.count === undefined ? "" : String(entry.count);
+    button.querySelector(".filter-count").hidden = entry.count === undefined;
+    button.classList.toggle("is-next", entry.id === NEXT);
   });
 }
 
 function renderView(count) {
-  const grid = (stored("view") ?? (count > MANY ? "grid" : "cards")) === "grid";
+  const grid = filter !== NEXT && (stored("view") ?? (count > MANY ? "grid" : "cards")) === "grid";
+  find("next-hint").hidden = filter !== NEXT;
+  find("review-tools").hidden = filter === NEXT;
+  find("question-list").classList.toggle("is-labelling", filter === NEXT);
   find("question-list").classList.toggle("is-grid", grid);
   find("view-grid").setAttribute("aria-pressed", String(grid));
   find("view-cards").setAttribute("aria-pressed", String(!grid));
@@ -111,6 +139,8 @@ async function renderExpected() {
   const box = find("expected");
   const testable = state.classes.filter((entry) => entry.pictures.length).length > 1;
   box.hidden = find("review").hidden || !testable;
+  if (box.hidden) find("expected-how").hidden = true;
+  if (box.hidden) expectedOf = -1;
   if (box.hidden || expectedOf === state.lesson) return;
   const { lesson } = state;
   expectedOf = lesson;
@@ -150,6 +180,7 @@ export function watchReview(act) {
     const button = event.target.closest("[data-filter]");
     if (!button) return;
     filter = button.dataset.filter;
+    if (filter === NEXT) forgetChosen();
     renderReview(state);
   });
   find("order").addEventListener("change", () => renderReview(state));
@@ -186,6 +217,7 @@ function react(event, act) {
   const picture = state.to_classify.find((entry) => entry.id === id);
   let action = null;
   if (own && key.startsWith("Arrow")) step(card, key);
+  else if (own && key === "Enter" && filter === NEXT) action = () => act.move(id, answerOf(picture));
   else if (own && key === "Enter") {
     if (picture.result || picture.verdict) action = () => act.confirm([id], picture.verdict ? null : "confirm");
   } else if (own && key === " ") act.open(id, card);

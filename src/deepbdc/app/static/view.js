@@ -9,9 +9,16 @@ const find = (id) => document.getElementById(id);
 
 /** A probability in whole percent. It is 0 % or 100 % only if it is exactly 0 or 1. */
 export function percent(value) {
-  if (value > 0.995 && value < 1) return "> 99 %";
-  if (value < 0.005 && value > 0) return "< 1 %";
-  return `${Math.round(value * 100)} %`;
+  if (value > 0.995 && value < 1) return ">\u00a099\u00a0%";
+  if (value < 0.005 && value > 0) return "<\u00a01\u00a0%";
+  return `${Math.round(value * 100)}\u00a0%`;
+}
+
+/** The same for a share that is compared with a small limit: cut to a tenth of a percent below 10 %. */
+export function fine(value) {
+  if (value >= 0.1) return percent(value);
+  if (value > 0 && value < 0.001) return "<\u00a00.1\u00a0%";
+  return `${Math.floor(value * 1000 + 1e-9) / 10}\u00a0%`;
 }
 
 /** Make the children of a list match `items`. Existing elements are reused, so that the focus is kept. */
@@ -40,6 +47,13 @@ export const coloursOf = (state) => new Map(state.classes.map((entry, place) => 
 /** The name of each possible answer, by the id of the class or "none". */
 export const namesOf = (state) => new Map([...state.classes.map((entry) => [entry.id, entry.name]), [NONE, "None of these"]]);
 
+/** The key that moves a picture into a class; empty if there is none. */
+export function keyOf(state, classId) {
+  if (classId === NONE) return "0";
+  const place = state.classes.findIndex((entry) => entry.id === classId);
+  return place >= 0 && place < 9 ? String(place + 1) : "";
+}
+
 /** The last part of a path. */
 export const shortName = (name) => name.split("/").pop();
 
@@ -54,8 +68,8 @@ export function renderFrame(state) {
   renderMenu(state);
   renderKept(state, empty);
   const colours = coloursOf(state);
-  keyed(find("class-list"), state.classes, "class-template", (element, entry, place) =>
-    renderClass(element, entry, colours.get(entry.id), place, state));
+  keyed(find("class-list"), state.classes, "class-template", (element, entry) =>
+    renderClass(element, entry, colours.get(entry.id), state));
 }
 
 function renderUndo(state) {
@@ -83,7 +97,7 @@ function renderKept({ kept }, empty) {
   find("kept-place").hidden = !kept.folder;
 }
 
-function renderClass(element, entry, colour, place, state) {
+function renderClass(element, entry, colour, state) {
   element.dataset.drop = entry.id;
   element.dataset.colour = colour;
   const name = element.querySelector(".class-name");
@@ -93,9 +107,9 @@ function renderClass(element, entry, colour, place, state) {
   name.maxLength = state.limits.name_length;
   element.querySelector(".count").textContent = plural(entry.pictures.length, "picture");
   const key = element.querySelector(".key");
-  key.hidden = place >= 9 || state.to_classify.length === 0;
-  key.textContent = String(place + 1);
-  key.title = `Press ${place + 1} to move the selected picture here`;
+  key.textContent = keyOf(state, entry.id);
+  key.hidden = !key.textContent || state.to_classify.length === 0;
+  key.title = `Press ${key.textContent} to move the selected picture here`;
   const remove = element.querySelector(".remove-class");
   remove.setAttribute("aria-label", `Remove the class ${entry.name}`);
   remove.title = "Remove this class";
@@ -121,13 +135,13 @@ export function renderChoices(state, home, verdict) {
   const places = state.classes.map((entry) => ({ ...entry, colour: colours.get(entry.id) }));
   places.push({ id: NONE, name: "None of these", colour: "" });
   if (home !== "" || verdict) places.push({ id: "", name: home === "" ? "Not checked" : "Pictures to classify", colour: "" });
-  keyed(find("picture-choices"), places, "choice-template", (button, entry, place) => {
+  keyed(find("picture-choices"), places, "choice-template", (button, entry) => {
     button.dataset.choice = entry.id;
     button.dataset.colour = entry.colour;
     button.classList.toggle("is-outside", entry.colour === "");
     button.disabled = entry.id === home && !(home === "" && verdict);
     button.querySelector(".choice-name").textContent = entry.name;
-    const key = entry.id === NONE ? "0" : entry.id && place < 9 ? String(place + 1) : "";
+    const key = keyOf(state, entry.id);
     button.querySelector(".key").textContent = key;
     button.querySelector(".key").hidden = !key;
   });

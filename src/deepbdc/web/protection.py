@@ -1,4 +1,4 @@
-"""Checks every request to the web page, and adds security headers to every response."""
+"""Checks every request to a web server, and adds security headers to every response."""
 
 import ipaddress
 import re
@@ -109,11 +109,17 @@ class Door:
 class Protection:
     """Middleware that refuses requests from other sites, requests without the token and bodies that are too large.
 
+    It is made for a page in a browser, which has the token in a cookie. `ProgramProtection` is for other programs.
+
     Args:
         app: The application that answers the other requests.
         door: Who may use the server.
         most_bytes: The largest body of a request for each prefix of its path. The first prefix that matches counts.
     """
+
+    needs_token = "This page needs a token. Open the address that 'deepbdc app' printed."
+    opens_by_address = True
+    """Whether the token may be part of the URL, from where it goes into a cookie."""
 
     def __init__(self, app: ASGIApp, door: Door, most_bytes: dict[str, int]) -> None:
         self.app = app
@@ -143,19 +149,27 @@ class Protection:
         host = headers.get("host", "")
         if not self.door.knows_host(host):
             return HTTPStatus.MISDIRECTED_REQUEST, "This server does not answer to the host name in your address."
-        if self.door.token is not None and not by_address:
-            cookies = cookie_parser(headers.get("cookie", ""))
-            if not self.door.fits([cookies.get(self.door.token_cookie, "")]):
-                return HTTPStatus.UNAUTHORIZED, "This page needs a token. Open the address that 'deepbdc app' printed."
-        if scope["method"] not in _SAFE_METHODS and not _is_own(headers, host):
+        if self.door.token is not None and not by_address and not self.door.fits([self.token_in(headers)]):
+            return HTTPStatus.UNAUTHORIZED, self.needs_token
+        if scope["method"] not in _SAFE_METHODS and not self.may_change(headers, host):
             return HTTPStatus.FORBIDDEN, "Only this server's own page may make changes."
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > most:
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(most)
         return None
 
+    def token_in(self, headers: Headers) -> str:
+        """The token that a request has; empty if there is none."""
+        return cookie_parser(headers.get("cookie", "")).get(self.door.token_cookie, "")
+
+    def may_change(self, headers: Headers, host: str) -> bool:
+        """Whether our own page sent a request. Browsers let no other site set this origin, or our header."""
+        return OWN_HEADER in headers if "origin" not in headers else _is_own_origin(headers, host)
+
     def _token_in_address(self, scope: Scope) -> bool:
         """Whether the URL contains the right token, as when a visitor opens the page for the first time."""
+        if not self.opens_by_address:
+            return False
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
         return self.door.token is not None and scope["method"] in _SAFE_METHODS and self.door.fits(given)
 
@@ -174,12 +188,28 @@ class Protection:
         return answer
 
 
-def _is_own(headers: Headers, host: str) -> bool:
-    """Whether our own page sent a request. Browsers let no other site set this origin, or our header."""
-    origin = headers.get("origin")
-    if origin is None:
-        return OWN_HEADER in headers
-    return urlsplit(origin).netloc == host
+class ProgramProtection(Protection):
+    """The same for a service that other programs use: they send the token in the header ``Authorization``.
+
+    A request without an Origin does not come from the page of another web site, because browsers always send one with a
+    POST to another site.
+    """
+
+    needs_token = "This service needs its token. Send the header 'Authorization: Bearer TOKEN'."
+    opens_by_address = False
+
+    def token_in(self, headers: Headers) -> str:
+        """The token that a request has; empty if there is none."""
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        return token if kind.lower() == "bearer" else ""
+
+    def may_change(self, headers: Headers, host: str) -> bool:
+        """Whether no other web site sent a request."""
+        return "origin" not in headers or _is_own_origin(headers, host)
+
+
+def _is_own_origin(headers: Headers, host: str) -> bool:
+    return urlsplit(headers["origin"]).netloc == host
 
 
 def _too_large(most: int) -> str:
