@@ -128,11 +128,11 @@ def answers(drawn: Tasks, given: Pictures, *more: Tensor) -> Iterator[tuple[Tens
     """For each task: probabilities and likenesses of all queries, the confidence, and coordinates of the examples."""
     logistic = create_classifier("logistic", C=C)
     labels, shown = drawn.support_labels, drawn.support.shape[1]
-    parts = torch.cat([drawn.support + view for view in given.views], dim=1)
+    parts = torch.cat([drawn.support[:, :0], *(drawn.support + view for view in given.views)], dim=1)
     for whole in drawn.of(given.products["both"], *more, parts):
         vectors = coordinates(whole)
-        examples, queries = vectors[:shown], vectors[shown : -parts.shape[1]]
-        seen = Parts(vectors[-parts.shape[1] :], torch.arange(shown).repeat(len(given.views)))
+        examples, queries = vectors[:shown], vectors[shown : len(vectors) - parts.shape[1]]
+        seen = Parts(vectors[len(vectors) - parts.shape[1] :], torch.arange(shown).repeat(len(given.views)))
         confidence = learn_confidence(logistic, examples, labels, drawn.way, seen)
         found = logistic(*seen.beside(examples, labels), queries)
         probabilities = torch.softmax(confidence.scale * found, dim=1)
@@ -160,7 +160,8 @@ def rejection(pictures: dict[str, Pictures], network: str, tasks: int) -> Iterat
     for name in PHOTOS:
         given = pictures[name]
         far = torch.from_numpy(np.flatnonzero(given.labels == OUTSIDE)).expand(tasks, -1)
-        for way, shot in ((5, 1), (5, 2), *((way, 5) for way in WAYS[name])):
+        classes = len(np.unique(given.labels[given.labels != OUTSIDE]))
+        for way, shot in ((5, 1), (5, 2), *((way, 5) for way in WAYS[name] if way + OTHERS <= classes)):
             drawn = draw(given.labels, way, shot, tasks, OTHERS, query=10)
             yield f"  {name:9}{way:>2}/{shot}" + _rejection_row(drawn, given, far)
 

@@ -33,9 +33,9 @@ class Pictures:
     labels: NDArray[np.int64]
 
     @property
-    def views(self) -> tuple[int, int]:
-        """By how much the index of a part is larger than that of its picture."""
-        return len(self.labels), 2 * len(self.labels)
+    def views(self) -> tuple[int, ...]:
+        """By how much the index of each part is larger than that of its picture; empty if there are no parts."""
+        return tuple(range(len(self.labels), len(self.products["both"]), len(self.labels)))
 
 
 def pictures_of(name: str, sources: dict[str, Path], split: str) -> Iterator[tuple[Any, int]]:
@@ -61,7 +61,7 @@ def pictures_of(name: str, sources: dict[str, Path], split: str) -> Iterator[tup
 def maps_of(network: str, name: str, split: str, sources: dict[str, Path], kept: Path) -> tuple[Tensor, Tensor]:
     """Feature maps ``(n, views, d, h, w)`` in half precision and labels, computed once and kept in a folder.
 
-    The views are the whole picture and two parts of it.
+    The views are the whole picture and, if the pictures are large, two parts of it.
     """
     from PIL import Image
 
@@ -72,9 +72,13 @@ def maps_of(network: str, name: str, split: str, sources: dict[str, Path], kept:
         for picture, label in pictures_of(name, sources, split):
             image = Image.fromarray(picture) if isinstance(picture, np.ndarray) else picture
             (found,) = embed_all([image.convert("RGB")], embedding, 1, parts=True)
-            assert found.parts is not None
-            maps.append(torch.cat([found.features.unsqueeze(0), found.parts]).half())
+            parts = found.features.unsqueeze(0)[:0] if found.parts is None else found.parts
+            maps.append(torch.cat([found.features.unsqueeze(0), parts]).half())
             labels.append(label)
+        if np.median([len(views) for views in maps]) == 1:  # tiny pictures have no parts
+            maps = [views[:1] for views in maps]
+        else:  # of the few tiny ones among others, copies stand for parts
+            maps = [views if len(views) > 1 else views.expand(3, -1, -1, -1) for views in maps]
         kept.mkdir(parents=True, exist_ok=True)
         np.savez(file, maps=torch.stack(maps).numpy(), labels=np.array(labels))
     content = np.load(file)
@@ -90,6 +94,9 @@ def products_of(
     numbers, parts = [np.unique(labels.numpy(), return_inverse=True)[1]], [maps]
     for other in far:
         unlike, _ = maps_of(network, other, split, sources, kept)
+        if unlike.shape[1] < maps.shape[1]:  # their parts are never looked at
+            unlike = unlike.expand(-1, maps.shape[1], *unlike.shape[2:])
+        unlike = unlike[:, : maps.shape[1]]
         parts.append(unlike[np.random.default_rng(0).permutation(len(unlike))[:FAR]])
         numbers.append(np.full(FAR, OUTSIDE))
     whole = torch.cat(parts)

@@ -66,9 +66,9 @@ class FewShotClassifier(SklearnClassifier):
         device: ``"cpu"``, ``"cuda"``, ...
         weights: A file with the weights of the named network (.safetensors, or tensors that ``torch.save`` wrote), if
             they are not to be downloaded.
-        parts: The network also looks at two parts of a picture, from nearer: of the ``"examples"`` (the default), of
-            ``"all"`` pictures, which is more accurate and takes three times as long, or of ``"none"`` (the default with
-            the own classifier of a run or `Method`, as in its evaluation).
+        parts: The network also looks at two parts of a picture from nearer, if the picture is not tiny: of the
+            ``"examples"`` (the default), of ``"all"`` pictures, which is more accurate and takes three times as long,
+            or of ``"none"`` (the default with the own classifier of a run or `Method`, as in its evaluation).
 
     After `fit`, ``classes_`` holds the classes, sorted; ``examples_`` and ``example_labels_`` hold the examples.
 
@@ -250,7 +250,7 @@ class FewShotClassifier(SklearnClassifier):
         Args:
             images: Pictures.
             on_bad: Called with the error of each picture that cannot be read. That picture is left out.
-            parts: Whether the network looks at two parts of each picture, too, as `fit` does with examples.
+            parts: Whether the network looks at two parts of each large picture, too, as `fit` does with examples.
         """
         embedding = self.embedding_ if hasattr(self, "embedding_") else self._find_embedding()
         return embed_all(pictures.as_list(images), embedding, int(self.batch_size), on_bad, parts)

@@ -67,6 +67,13 @@ def test_examples_have_parts_and_pictures_to_classify_have_none() -> None:
     assert all(image.parts is not None for image in estimator.embed(noise(2), parts=True))
 
 
+def test_tiny_pictures_have_no_parts() -> None:
+    """There is nothing more to see of them from nearer."""
+    small, large = (np.zeros((side, 60, 3), dtype=np.uint8) for side in (15, 16))
+    embedded = FewShotClassifier(SmallNetwork()).embed([small, large], parts=True)
+    assert [image.parts is None for image in embedded] == [True, False]
+
+
 def test_a_classifier_learns_from_the_parts() -> None:
     """Its rule is that of the classifier which is given the parts as further examples."""
     pictures, labels = noise(4), ["a", "a", "b", "b"]

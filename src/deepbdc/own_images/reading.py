@@ -81,8 +81,7 @@ def embed_batches(
         on_bad: Called with the error of each picture that cannot be read. That picture is then missing from its batch,
             which may even be empty. Without ``on_bad`` the error is raised.
         thumbnails: Whether to make thumbnails. Without them, ``thumbnail`` is empty.
-        parts: Whether two parts of each picture go through the network, too. Pictures that are embedded already keep
-            what they have.
+        parts: Whether two parts of each picture that is not tiny go through the network, too. Pictures that are embedded already keep what they have.
     """
     embedding.check_fixed()
     network = map_fingerprint(embedding)
@@ -97,7 +96,9 @@ def embed_batches(
         picture = pictures.decode(image, position, smallest_side)
         try:
             pixels = transform(picture).unsqueeze(0)
-            pixels = torch.cat([pixels, transform.parts(picture)]) if parts else pixels
+            # Parts of a tiny picture would only be blurred: on pictures of 32 pixels, they cost accuracy.
+            tiny = 2 * min(picture.size) < embedding.preprocessing.input_size
+            pixels = torch.cat([pixels, transform.parts(picture)]) if parts and not tiny else pixels
             return _DecodedImage(pixels, pictures.thumbnail(picture) if thumbnails else b"")
         except Exception as error:  # the picture is unusual in a way that we did not foresee
             name = pictures.name_of(image, position)
