@@ -81,7 +81,8 @@ def embed_batches(
         on_bad: Called with the error of each picture that cannot be read. That picture is then missing from its batch,
             which may even be empty. Without ``on_bad`` the error is raised.
         thumbnails: Whether to make thumbnails. Without them, ``thumbnail`` is empty.
-        parts: Whether two parts of each picture that is not tiny go through the network, too. Pictures that are embedded already keep what they have.
+        parts: Whether two parts of each picture that is not tiny go through the network, too. Pictures that are
+            embedded already keep what they have.
     """
     embedding.check_fixed()
     network = map_fingerprint(embedding)
