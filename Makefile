@@ -7,13 +7,14 @@ PIP = $(BIN)/pip install --quiet --constraint constraints.txt
 # The installation keeps its own log; show it only if something goes wrong.
 QUIETLY = > .venv/install.log 2>&1 || { cat .venv/install.log; exit 1; }
 
-.PHONY: help install demo test lint bench clean
+.PHONY: help install demo test lint docs bench clean
 
 help:
 	@echo "make install   the package in .venv, with its web page and the export to ONNX"
 	@echo "make demo      train and compare four few-shot methods on glyphs (demo/comparison.png)"
 	@echo "make test      all tests"
 	@echo "make lint      style and types"
+	@echo "make docs      the documentation as a web site (docs/_build/index.html)"
 	@echo "make bench     speed and memory of the layer, of evaluations, of training and of own pictures (benchmarks/results/)"
 
 install: .venv/installed
@@ -32,6 +33,10 @@ lint: .venv/installed-dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+docs: .venv/installed-dev
+	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --jobs auto docs docs/_build
+	@echo "The first page: docs/_build/index.html"
 
 bench: .venv/installed
 	@$(BIN)/python benchmarks/bdc_layer.py

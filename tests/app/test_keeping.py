@@ -135,7 +135,7 @@ def test_work_that_cannot_be_saved_is_refused_and_changes_nothing(
 
 
 def test_the_files_of_all_visitors_are_limited(visiting: Visiting, tmp_path: Path) -> None:
-    visit = visiting(storage=Storage(tmp_path, 100_000))
+    visit = visiting(storage=Storage(tmp_path, 200_000))
     disc = visit.add_class("disc")
     statuses = [visit.upload(picture("disc", seed), class_id=disc).status_code for seed in range(4)]
     assert statuses == [200, 200, 507, 507]

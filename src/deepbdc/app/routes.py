@@ -191,7 +191,8 @@ async def add_picture(
     await run_in_threadpool(visitor.check_room, class_id)
     await run_in_threadpool(service.check_storage)
     content = await request.body()
-    image = await service.work(uploads.embed, service.template, content, title_of(name, folder), service.limits)
+    title, example = title_of(name, folder), class_id is not None
+    image = await service.work(uploads.embed, service.template, content, title, service.limits, example)
     new = NewPicture(image, content)
     return {"added": await run_in_threadpool(visitor.add_picture, new, class_id, picture_id, batch)}
 

@@ -66,6 +66,7 @@ class Shelf:
             "features": image.features,
             "thumbnail": _from_bytes(image.thumbnail),
             "original": _from_bytes(original),
+            **({} if image.parts is None else {"parts": image.parts}),
         }
         header = {"kind": _KIND, "name": image.name, "network": image.network}
         self._make_folder()
@@ -78,9 +79,10 @@ class Shelf:
             header = weight_files.load_header(path)
             with safe_open(path, "pt") as file:
                 features, thumbnail = file.get_tensor("features"), file.get_tensor("thumbnail")
+                parts = file.get_tensor("parts") if "parts" in file.keys() else None  # noqa: SIM118
         except (OSError, UserError, SafetensorError):
             return None
-        return EmbeddedImage(header["name"], features, _to_bytes(thumbnail), header["network"])
+        return EmbeddedImage(header["name"], features, _to_bytes(thumbnail), header["network"], parts)
 
     def original(self, picture_id: str) -> bytes:
         """The file that a picture came from; empty if there is none."""

@@ -21,11 +21,13 @@ _FILE = Path("the file")
 _OTHER_NETWORK = "This classifier was made with another network, or with other settings, than this server uses."
 
 
-def embed(classifier: FewShotClassifier, content: bytes, name: str, limits: AppLimits) -> EmbeddedImage:
-    """Decode a picture file and send the picture through the network."""
+def embed(
+    classifier: FewShotClassifier, content: bytes, name: str, limits: AppLimits, example: bool = False
+) -> EmbeddedImage:
+    """Decode a picture file and send the picture through the network; of an ``example``, also two parts."""
     picture = decode(content, name, limits.pixels)
     try:
-        (embedded,) = classifier.embed([picture])
+        (embedded,) = classifier.embed([picture], parts=example and classifier.looks_at_parts)
     except BadImage as error:
         raise Refused(f"{name}: {picture.width}×{picture.height} pixels cannot be used.", status=422) from error
     return replace(embedded, name=name)
@@ -70,13 +72,15 @@ def _check_saved(network: Network, content: bytes, limits: AppLimits) -> None:
     tensors, header = weight_files.from_bytes(content, _FILE)
     if len(header["labels"]) > limits.pictures or len(set(header["labels"])) > limits.classes:
         raise Refused(f"This file holds more than {limits.pictures} pictures or {limits.classes} classes.", status=413)
-    if header["embedding"] != network.description or tensors["features"].shape[1:] != network.map_shape:
+    maps = [tensors["features"], *([tensors["parts"]] if "parts" in tensors else [])]
+    if header["embedding"] != network.description or any(one.shape[1:] != network.map_shape for one in maps):
         raise Refused(_OTHER_NETWORK, status=422)
 
 
 def _checked(example: EmbeddedImage, limits: AppLimits) -> EmbeddedImage:
     """Check that the features of an example are finite, and encode its thumbnail again."""
-    if not bool(example.features.isfinite().all()):
+    maps = [example.features, *([] if example.parts is None else [example.parts])]
+    if not all(bool(one.isfinite().all()) for one in maps):
         raise Refused("This classifier contains NaN or infinite numbers.", status=422)
     name = title_of(example.name)
     return replace(example, name=name, thumbnail=thumbnail(decode(example.thumbnail, name, limits.pixels)))
