@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import deepbdc
 
 project = "deepbdc"
-copyright = "the deepbdc developers; Apache-2.0"  # noqa: A001 (the name that Sphinx wants)
+copyright = "the deepbdc developers; Apache-2.0"
 version = release = deepbdc.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "site_links"]
