@@ -22,6 +22,7 @@ COLOURS = {"right": "#15803d", "none": "#9a3412"}
 
 
 def show(panel: Any, picture: Any, title: str = "", colour: str = "black") -> None:
+    """Show a picture with a title and a frame."""
     panel.imshow(picture)
     panel.set(xticks=[], yticks=[])
     for side in panel.spines.values():
@@ -30,6 +31,7 @@ def show(panel: Any, picture: Any, title: str = "", colour: str = "black") -> No
 
 
 def main() -> None:
+    """Write the picture."""
     drawn = draw_example()
     examples = [picture for picture in drawn if picture.label is not None]
     others = [picture for picture in drawn if picture.label is None]

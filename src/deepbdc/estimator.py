@@ -1,8 +1,7 @@
 """`FewShotClassifier`: learns classes from a few of a person's own pictures, as a scikit-learn estimator."""
 
-import io
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from deepbdc.classifiers.linear import LinearRule
 from deepbdc.embedding import Embedding
@@ -19,7 +17,7 @@ from deepbdc.errors import Note, UserError
 from deepbdc.methods.base import Method
 from deepbdc.own_images import files, networks, pictures
 from deepbdc.own_images.confidence import Confidence, class_directions, learn_confidence
-from deepbdc.own_images.explanation import NONE_OF_THESE, Explanation, Neighbour, Prediction, evidence, heat_map
+from deepbdc.own_images.explanation import NONE_OF_THESE, Explanation, Neighbour, Prediction, explain_picture
 from deepbdc.own_images.familiarity import likeness
 from deepbdc.own_images.fitting import DEFAULT_CLASSIFIER, fit_rule, fit_run_classifier, named_classifier
 from deepbdc.own_images.labels import check_labels, check_same_type, without_duplicates
@@ -269,7 +267,7 @@ class FewShotClassifier(SklearnClassifier):
     def represent(self, embedded: Sequence[EmbeddedImage]) -> Tensor:
         """The vectors ``(n, features)`` that the classifier compares, of pictures that `embed` returned."""
         if hasattr(self, "embedding_"):
-            return self._representations(stack_maps(embedded))
+            return self.representations_of(stack_maps(embedded))
         return represent(self._find_embedding(), stack_maps(embedded), int(self.batch_size))
 
     def explain(self, image: ImageLike, label: Any = None, neighbours: int = 5) -> Explanation:
@@ -280,54 +278,17 @@ class FewShotClassifier(SklearnClassifier):
             label: The class to find evidence for (default: the predicted one).
             neighbours: How many of the most similar examples to return.
         """
-        from PIL import Image
-
         self.check_fitted()
         (embedded,) = self._embed(pictures.as_list(image), self.embedding_)
         (prediction,) = self._answers([embedded])
-        label = prediction.label if label is None else label
-        matches = np.flatnonzero(self.classes_ == label)
-        if len(matches) == 0:
-            raise UserError(f"{label!r} is none of the classes: {', '.join(map(str, self.classes_[:20]))}")
-        values = evidence(embedded.features.to(self._device), self._margin(int(matches[0])))
-        picture = Image.open(io.BytesIO(embedded.thumbnail)).convert("RGB")
-        heat = heat_map(values.cpu(), picture, self.embedding_.preprocessing)
-        nearest = self._nearest(embedded, neighbours)
-        return Explanation(prediction, label, heat, picture, nearest, tuple(self.classes_.tolist()))
-
-    def _margin(self, chosen: int) -> Callable[[Tensor], Tensor]:
-        """A function from maps ``(n, d, h, w)`` to the lead of one class over all others ``(n,)``.
-
-        If there is only one class, the function returns the similarity to this class instead.
-        """
-
-        def margin(maps: Tensor) -> Tensor:
-            representations = self._representations(maps)
-            if len(self.classes_) == 1:
-                return _cosines(representations, self.directions_)[:, 0]
-            scores = self.rule_(representations.unsqueeze(0))[0]
-            others = torch.arange(scores.shape[1], device=scores.device) != chosen
-            return scores[:, chosen] - scores[:, others].logsumexp(dim=1)
-
-        return margin
-
-    def _nearest(self, embedded: EmbeddedImage, count: int) -> tuple[Neighbour, ...]:
-        """The ``count`` most similar examples, the most similar first."""
-        own = self._representations(embedded.features.unsqueeze(0).to(self._device))
-        similarities = _cosines(own, self.representations_)[0].cpu().numpy()
-        labels = self.example_labels_.tolist()
-        found = []
-        for index in np.argsort(-similarities, kind="stable")[:count].tolist():
-            example = self.examples_[index]
-            found.append(Neighbour(index, example.name, labels[index], float(similarities[index]), example.thumbnail))
-        return tuple(found)
+        return explain_picture(self, embedded, prediction, label, neighbours)
 
     def _answers(self, batch: Sequence[EmbeddedImage]) -> list[Prediction]:
-        representations = self._representations(stack_maps(batch).to(self._device))
+        representations = self.representations_of(stack_maps(batch).to(self.device_))
         scores = self._scores(representations)
         for place, image in enumerate(batch):
             if image.parts is not None and self._parts() == "all":
-                scores[place] = (scores[place] + self._scores(self._representations(image.parts)).sum(dim=0)) / (
+                scores[place] = (scores[place] + self._scores(self.representations_of(image.parts)).sum(dim=0)) / (
                     1 + len(image.parts)
                 )
         probabilities = torch.softmax(scores, dim=1)
@@ -346,13 +307,14 @@ class FewShotClassifier(SklearnClassifier):
     # ---- from pictures to representations
 
     @property
-    def _device(self) -> torch.device:
+    def device_(self) -> torch.device:
+        """Where a fitted classifier computes."""
         return self.rule_.weights.device
 
     def _embed(self, images: Sequence[ImageLike], embedding: Embedding, parts: bool = False) -> list[EmbeddedImage]:
         return embed_all(images, embedding, int(self.batch_size), parts=parts)
 
-    def _representations(self, maps: Tensor) -> Tensor:
+    def representations_of(self, maps: Tensor) -> Tensor:
         """Vectors ``(n, features)`` of feature maps ``(n, d, h, w)``, relative to the mean of unlabelled pictures."""
         representations = represent(self.embedding_, maps, int(self.batch_size))
         return representations if self.mean_ is None else representations - self.mean_
@@ -409,8 +371,3 @@ class FewShotClassifier(SklearnClassifier):
             directions=self.directions_,
             classes=self.classes_.tolist(),
         )
-
-
-def _cosines(one: Tensor, other: Tensor) -> Tensor:
-    """Cosine similarities of vectors: ``(n, features), (m, features) -> (n, m)``."""
-    return normalize(one, dim=1) @ normalize(other, dim=1).T

@@ -93,7 +93,7 @@ def test_all_pictures_can_be_looked_at_in_parts() -> None:
     whole, parts = (FewShotClassifier(SmallNetwork(), parts=which).fit(pictures[:2], labels) for which in CHOICES[1:])
     (image,) = parts.embed([pictures[2]], parts=True)
     views = torch.cat([image.features.unsqueeze(0), image.parts])
-    scores = parts.rule_(parts._representations(views).unsqueeze(0))[0].double() * parts.confidence_.scale
+    scores = parts.rule_(parts.representations_of(views).unsqueeze(0))[0].double() * parts.confidence_.scale
     (found,) = parts.predict_proba([pictures[2]])
     np.testing.assert_allclose(found, torch.softmax(scores.mean(dim=0), dim=0).numpy(), rtol=1e-5)
     assert not np.allclose(found, whole.predict_proba([pictures[2]])[0])

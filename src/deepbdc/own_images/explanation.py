@@ -10,13 +10,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from deepbdc._files import write_bytes
+from deepbdc.errors import UserError
+from deepbdc.own_images.pictures import EmbeddedImage
 from deepbdc.own_images.rejection import USUAL_RATE
 from deepbdc.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from PIL import Image
+
+    from deepbdc.estimator import FewShotClassifier
 
 NONE_OF_THESE = "none of these"
 
@@ -168,6 +173,57 @@ class Explanation:
 
 
 @torch.no_grad()
+def explain_picture(
+    fitted: "FewShotClassifier", embedded: EmbeddedImage, prediction: Prediction, label: Any, neighbours: int
+) -> Explanation:
+    """Explain the answer of a fitted classifier for a picture; see `FewShotClassifier.explain`."""
+    from PIL import Image
+
+    label = prediction.label if label is None else label
+    matches = np.flatnonzero(fitted.classes_ == label)
+    if len(matches) == 0:
+        raise UserError(f"{label!r} is none of the classes: {', '.join(map(str, fitted.classes_[:20]))}")
+    values = evidence(embedded.features.to(fitted.device_), _margin(fitted, int(matches[0])))
+    picture = Image.open(io.BytesIO(embedded.thumbnail)).convert("RGB")
+    heat = heat_map(values.cpu(), picture, fitted.embedding_.preprocessing)
+    nearest = _nearest(fitted, embedded, neighbours)
+    return Explanation(prediction, label, heat, picture, nearest, tuple(fitted.classes_.tolist()))
+
+
+def _margin(fitted: "FewShotClassifier", chosen: int) -> Callable[[Tensor], Tensor]:
+    """A function from maps ``(n, d, h, w)`` to the lead of one class over all others ``(n,)``.
+
+    If there is only one class, the function returns the similarity to this class instead.
+    """
+
+    def margin(maps: Tensor) -> Tensor:
+        representations = fitted.representations_of(maps)
+        if len(fitted.classes_) == 1:
+            return _cosines(representations, fitted.directions_)[:, 0]
+        scores = fitted.rule_(representations.unsqueeze(0))[0]
+        others = torch.arange(scores.shape[1], device=scores.device) != chosen
+        return scores[:, chosen] - scores[:, others].logsumexp(dim=1)
+
+    return margin
+
+
+def _nearest(fitted: "FewShotClassifier", embedded: EmbeddedImage, count: int) -> tuple[Neighbour, ...]:
+    """The ``count`` most similar examples, the most similar first."""
+    own = fitted.representations_of(embedded.features.unsqueeze(0).to(fitted.device_))
+    similarities = _cosines(own, fitted.representations_)[0].cpu().numpy()
+    labels = fitted.example_labels_.tolist()
+    found = []
+    for index in np.argsort(-similarities, kind="stable")[:count].tolist():
+        example = fitted.examples_[index]
+        found.append(Neighbour(index, example.name, labels[index], float(similarities[index]), example.thumbnail))
+    return tuple(found)
+
+
+def _cosines(one: Tensor, other: Tensor) -> Tensor:
+    """Cosine similarities of vectors: ``(n, features), (m, features) -> (n, m)``."""
+    return normalize(one, dim=1) @ normalize(other, dim=1).T
+
+
 def evidence(features: Tensor, margin: Callable[[Tensor], Tensor]) -> Tensor:
     """How much each position of a reduced map ``(d, h, w)`` adds to the margin of a class: ``(h, w)``.
 
