@@ -7,7 +7,7 @@ PIP = $(BIN)/pip install --quiet --constraint constraints.txt
 # The installation keeps its own log; show it only if something goes wrong.
 QUIETLY = > .venv/install.log 2>&1 || { cat .venv/install.log; exit 1; }
 
-.PHONY: help install demo test lint docs bench clean
+.PHONY: help install demo test lint docs release-check bench clean
 
 help:
 	@echo "make install   the package in .venv, with its web page and the export to ONNX"
@@ -15,6 +15,7 @@ help:
 	@echo "make test      all tests"
 	@echo "make lint      style and types"
 	@echo "make docs      the documentation as a web site (docs/_build/index.html)"
+	@echo "make release-check   builds the package, installs it into an empty environment, and runs every command there"
 	@echo "make bench     speed and memory of the layer, of evaluations, of training and of own pictures (benchmarks/results/)"
 
 install: .venv/installed
@@ -37,6 +38,9 @@ lint: .venv/installed-dev
 docs: .venv/installed-dev
 	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --jobs auto docs docs/_build
 	@echo "The first page: docs/_build/index.html"
+
+release-check: .venv/installed-dev
+	@$(BIN)/python docs/release_check.py
 
 bench: .venv/installed
 	@$(BIN)/python benchmarks/bdc_layer.py

@@ -31,7 +31,7 @@ from measure import verdict
 
 RESULTS = Path(__file__).parent / "results" / "own_images_speed.txt"
 LINE_SECONDS, ANSWER_SECONDS, TIMES_ONNXRUNTIME = 0.5, 3.0, 1.3  # what is to be reached
-PICTURES, CLASSES, EXAMPLES, SIDE = 300, 5, 5, 224
+PICTURES, CLASSES, EXAMPLES, SIDE = 300, 5, 5, 260  # the side of what the default network is given
 STARTS, ROUNDS = 5, 5
 PROGRAM = [sys.executable, "-c", "from deepbdc.cli import main; main()"]
 

@@ -12,7 +12,7 @@ copyright = "the deepbdc developers; Apache-2.0"
 version = release = deepbdc.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "site_links"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "paper/*"]  # the tables of the paper stay files
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 

@@ -419,7 +419,7 @@ class TestNetworks:
 
     def test_average_pooling(self, tmp_path: Path) -> None:
         fitted = FewShotClassifier(pool="average").fit(EXAMPLES, LABELS)
-        assert fitted.representations_.shape == (9, 320)
+        assert fitted.representations_.shape == (9, 352)
         assert fitted.predict(NEW).tolist() == NEW_LABELS
         fitted.save(tmp_path / "average.safetensors")
         again = FewShotClassifier.load(tmp_path / "average.safetensors")
