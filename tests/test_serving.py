@@ -57,6 +57,7 @@ def test_several_pictures_and_one_that_cannot_be_read(client: TestClient) -> Non
     assert answers[0]["label"] == "stripes"
     assert "picture 1: not a readable image" in answers[1]["problem"]
     assert answers[2]["none_of_these"] is True
+    assert 0 <= answers[2]["familiarity"] < 0.05 <= answers[0]["familiarity"] <= 1
 
 
 def test_limits_and_mistakes(client: TestClient) -> None:

@@ -19,7 +19,7 @@ from deepbdc.own_images import files, networks, pictures
 from deepbdc.own_images.confidence import Confidence, class_directions, learn_confidence
 from deepbdc.own_images.explanation import NONE_OF_THESE, Explanation, Neighbour, Prediction, explain_picture
 from deepbdc.own_images.familiarity import likeness
-from deepbdc.own_images.fitting import DEFAULT_CLASSIFIER, fit_rule, fit_run_classifier, named_classifier
+from deepbdc.own_images.fitting import DEFAULT_CLASSIFIER, Learnt, fit_rule, fit_run_classifier, named_classifier
 from deepbdc.own_images.labels import check_labels, check_same_type, without_duplicates
 from deepbdc.own_images.parts import DEFAULT as DEFAULT_PARTS
 from deepbdc.own_images.parts import Parts, checked_choice
@@ -87,7 +87,7 @@ class FewShotClassifier(SklearnClassifier):
     confidence_: Confidence
     directions_: Tensor
     mean_: Tensor | None
-    representations_: Tensor
+    _representations: Tensor | None
 
     def __init__(
         self,
@@ -187,12 +187,27 @@ class FewShotClassifier(SklearnClassifier):
         else:
             classifier = named_classifier(self.classifier or DEFAULT_CLASSIFIER, self.C)
             rule = fit_rule(classifier, *parts.beside(support, targets), way)
-        self.rule_, self.confidence_ = rule, learn_confidence(classifier, support, targets, way, parts)
-        self.directions_ = class_directions(support, targets, way)
-        self.embedding_, self.method_, self.mean_ = embedding, method, mean
-        self.examples_, self.example_labels_, self.classes_ = examples, labels, classes
-        self.representations_ = representations
+        confidence = learn_confidence(classifier, support, targets, way, parts)
+        learnt = Learnt(rule, confidence, class_directions(support, targets, way))
+        self._keep(files.SavedClassifier({}, embedding, method, examples, labels, mean, learnt), learnt)
+        self._representations = representations
+
+    def _keep(self, content: files.SavedClassifier, learnt: Learnt) -> None:
+        """Set the attributes of a fitted classifier."""
+        self.rule_, self.confidence_, self.directions_ = learnt.rule, learnt.confidence, learnt.directions
+        self.embedding_, self.method_, self.mean_ = content.embedding, content.method, content.mean
+        self.examples_, self.example_labels_ = list(content.examples), content.labels
+        self.classes_ = np.unique(content.labels)
+        self._representations = None
         self._settings = {name: getattr(self, name) for name in _SETTINGS}
+
+    @property
+    def representations_(self) -> Tensor:
+        """The vectors ``(n, features)`` of the examples."""
+        self.check_fitted()
+        if self._representations is None:  # a loaded classifier needs them for some questions only
+            self._representations = self.representations_of(stack_maps(self.examples_))
+        return self._representations
 
     # ---- answering
 
@@ -330,11 +345,9 @@ class FewShotClassifier(SklearnClassifier):
     def to_bytes(self) -> bytes:
         """The content of the file that `save` writes."""
         self.check_fitted()
-        return files.to_bytes(
-            files.SavedClassifier(
-                self._settings, self.embedding_, self.method_, self.examples_, self.example_labels_, self.mean_
-            )
-        )
+        learnt = Learnt(self.rule_, self.confidence_, self.directions_)
+        content = (self.embedding_, self.method_, self.examples_, self.example_labels_, self.mean_, learnt)
+        return files.to_bytes(files.SavedClassifier(self._settings, *content))
 
     @classmethod
     def load(cls, file: str | Path | bytes, backbone: Any = None, device: str = "cpu") -> Self:
@@ -348,8 +361,10 @@ class FewShotClassifier(SklearnClassifier):
         """
         saved = files.read(file, backbone, device)
         loaded = cls(backbone=saved.backbone, **saved.settings)
-        # Warnings about the examples were given when the classifier was fitted.
-        loaded._learn(saved.embedding, saved.method, list(saved.examples), saved.labels, saved.mean, warn=False)
+        if saved.learnt is not None:
+            loaded._keep(saved, saved.learnt)
+        else:  # warnings about the examples were given when the classifier was fitted
+            loaded._learn(saved.embedding, saved.method, list(saved.examples), saved.labels, saved.mean, warn=False)
         return loaded
 
     def to_onnx(self, path: str | Path) -> None:

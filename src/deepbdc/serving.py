@@ -44,6 +44,9 @@ class Answer(BaseModel):
     label: str = Field(description="The most likely class")
     probability: float = Field(description="Its probability, from 0 to 1")
     none_of_these: bool = Field(description="Whether the picture looks like none of the classes")
+    familiarity: float = Field(
+        description="The share of the pictures of the known classes that look even less like the examples, from 0 to 1"
+    )
     probabilities: dict[str, float] = Field(description="The probability of every class")
 
 
@@ -179,5 +182,6 @@ class _Predictor:
             label=str(answer.label),
             probability=answer.probability,
             none_of_these=answer.rejected,
+            familiarity=answer.familiarity,
             probabilities=probabilities,
         )

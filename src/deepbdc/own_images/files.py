@@ -11,23 +11,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deepbdc import weight_files
+from deepbdc.classifiers.linear import LinearRule
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
 from deepbdc.methods.base import Method
 from deepbdc.own_images import networks
-from deepbdc.own_images.fitting import DEFAULT_CLASSIFIER
+from deepbdc.own_images.confidence import Confidence
+from deepbdc.own_images.familiarity import Familiarity
+from deepbdc.own_images.fitting import DEFAULT_CLASSIFIER, Learnt
 from deepbdc.own_images.pictures import EmbeddedImage
 from deepbdc.own_images.reading import map_fingerprint, stack_maps
 
 _KIND = "classifier"
 _EMBEDDING, _METHOD = "embedding.", "method."
-_DATA = ("features", "parts", "thumbnails", "mean")
+_LEARNT = ("rule.weights", "rule.intercepts", "directions")
+_DATA = ("features", "parts", "thumbnails", "mean", *_LEARNT)
 _LABEL_TYPES = {"str": str, "int": int, "float": float, "bool": bool}
 
 
 @dataclass(frozen=True, eq=False)
 class SavedClassifier:
-    """Everything that a file holds. The classifier is fitted to the examples again when the file is loaded."""
+    """Everything that a file holds."""
 
     settings: Mapping[str, Any]
     """Arguments of `FewShotClassifier`, without ``backbone``."""
@@ -38,6 +42,8 @@ class SavedClassifier:
     labels: NDArray[Any]
     mean: Tensor | None
     """The mean representation of unlabelled pictures ``(features,)``, if some were given."""
+    learnt: Learnt | None
+    """None in files of earlier versions: the classifier is then fitted to the examples again."""
 
     @property
     def backbone(self) -> Any:
@@ -59,6 +65,9 @@ def to_bytes(saved: SavedClassifier) -> bytes:
     tensors["thumbnails"] = torch.from_numpy(np.concatenate(thumbnails))
     if saved.mean is not None:
         tensors["mean"] = saved.mean
+    if saved.learnt is not None:
+        rule = saved.learnt.rule
+        tensors |= dict(zip(_LEARNT, (rule.weights, rule.intercepts, saved.learnt.directions), strict=True))
     header = {
         "kind": _KIND,
         **_classifier_entries(saved),
@@ -68,6 +77,7 @@ def to_bytes(saved: SavedClassifier) -> bytes:
         "names": [example.name for example in saved.examples],
         "thumbnail_sizes": [len(content) for content in thumbnails],
         "parts": [0 if example.parts is None else len(example.parts) for example in saved.examples],
+        "learnt": None if saved.learnt is None else _learnt_entry(saved.learnt),
     }
     return weight_files.as_bytes(tensors, header)
 
@@ -101,7 +111,30 @@ def read(file: str | Path | bytes, backbone: Any, device: str) -> SavedClassifie
         examples=_examples(tensors, header, map_fingerprint(embedding)),
         labels=np.array([_LABEL_TYPES[header["label_type"]](label) for label in header["labels"]]),
         mean=None if mean is None else mean.to(device),
+        learnt=_learnt(tensors, header, device),
     )
+
+
+def _learnt_entry(learnt: Learnt) -> dict[str, Any]:
+    confidence = learnt.confidence
+    return {
+        "normalize": learnt.rule.normalize,
+        "scale": confidence.scale,
+        "familiarity": asdict(confidence.familiarity),
+    }
+
+
+def _learnt(tensors: Mapping[str, Tensor], header: Mapping[str, Any], device: str) -> Learnt | None:
+    """What the classifier had learnt; None if the file does not say, or not for these classes."""
+    entry, way = header.get("learnt"), len(set(header["labels"]))
+    if entry is None or any(name not in tensors for name in _LEARNT):
+        return None
+    weights, intercepts, directions = (tensors[name].to(device) for name in _LEARNT)
+    if weights.shape[:2] != (1, way) or intercepts.shape != (1, 1, way) or directions.shape != weights.shape[1:]:
+        return None
+    familiarity = Familiarity(**{**entry["familiarity"], "others": tuple(entry["familiarity"]["others"])})
+    rule = LinearRule(weights, intercepts, entry["normalize"])
+    return Learnt(rule, Confidence(entry["scale"], familiarity), directions)
 
 
 def _weights(saved: SavedClassifier) -> dict[str, Tensor]:

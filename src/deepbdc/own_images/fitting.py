@@ -1,5 +1,6 @@
 """Chooses the classifier of a `FewShotClassifier` and fits it to the examples, as a linear rule that can be kept."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -9,8 +10,21 @@ from deepbdc.classifiers import LogisticClassifier, create_classifier
 from deepbdc.classifiers.linear import LinearRule
 from deepbdc.errors import NotFinite, UserError
 from deepbdc.methods.base import Method, shots_of
+from deepbdc.own_images.confidence import Confidence
 
 DEFAULT_CLASSIFIER = "logistic"
+
+
+@dataclass(frozen=True, eq=False)
+class Learnt:
+    """What a `FewShotClassifier` learns from its examples: all that it needs for answers."""
+
+    rule: LinearRule
+    confidence: Confidence
+    directions: Tensor
+    """The direction of each class ``(way, features)``, for likenesses."""
+
+
 NAMED: dict[str, dict[str, Any]] = {
     "logistic": {"equal_classes": True},
     "prototype": {"similarity": "cosine"},
