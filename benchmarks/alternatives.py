@@ -44,7 +44,7 @@ EPOCHS = 20
 """How long networks are trained."""
 NOT_MEASURED = (
     "AutoGluon is not measured: it could not be installed within ten minutes on this machine, and its few-shot setting",
-    "downloads its networks. Teachable Machine is not measured: it runs in a browser and downloads its network; the row",
+    "downloads its networks. Teachable Machine is not measured: it runs in a browser and downloads its network; a row",
     "imitates its head on another network. cleanlab does not classify: benchmarks/check_examples.py has it.",
 )
 Cell = tuple[str, int]

@@ -112,4 +112,5 @@ def _views(found: EmbeddedImage) -> Tensor:
 
 
 def _embedded(name: str, views: Tensor, network: str) -> EmbeddedImage:
-    return EmbeddedImage(name, views[0], b"", network, views[1:] if len(views) > 1 else None)
+    """An embedded picture whose thumbnail is only its name: equal thumbnails would be taken for equal pictures."""
+    return EmbeddedImage(name, views[0], name.encode(), network, views[1:] if len(views) > 1 else None)

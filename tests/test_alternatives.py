@@ -77,6 +77,18 @@ def test_pooled_features_are_those_of_timm(photos: Any) -> None:
     assert similarity.min() > 0.999
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_tool_answers_as_it_does_for_a_person(photos: Any) -> None:
+    """Embedded pictures with their parts, all examples counted, get the labels that the pictures get."""
+    (whole,) = benchmark.tasks_of(photos, 5, 1)
+    examples = [index for place, index in enumerate(whole.examples) if place % 5 < 2]
+    task = benchmark.Task(photos, 2, 0, examples, whole.queries[::15])
+    own = benchmark.FewShotClassifier().fit([photos.picture(index) for index in examples], task.example_labels)
+    expected = own.predict([photos.picture(index) for index in task.queries]).tolist()
+    assert benchmark.deepbdc_tool(task, benchmark.Maps(None)) == expected
+    assert len(set(expected)) >= 4
+
+
 def test_maps_are_computed_once_and_kept(photos: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "efficientnet_lite0"
     (first,) = benchmark.Maps(tmp_path).of(photos, name, [3], True)
