@@ -123,7 +123,7 @@ def dense_head(network: str, epochs: int = 50, batch: int = 16, rate: float = 0.
             for chosen in torch.randperm(len(labels)).split(batch):
                 loss = torch.nn.functional.cross_entropy(head(examples[chosen]), labels[chosen])
                 optimiser.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimiser.step()
         with torch.no_grad():
             found: list[int] = head(queries).argmax(dim=1).tolist()
@@ -266,7 +266,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     """Accuracies with their intervals; then differences to the first row; then seconds."""
     cells, first = list(rows[0].accuracies), rows[0]
     head = f"  {'':44}{'tasks':>6}" + "".join(f"{f'{name} {WAY}/{shot}':>14}" for name, shot in cells)
-    parts = {
+    parts: dict[str, Callable[[Row, Cell], str]] = {
         "Accuracy in %, with 95 % intervals": lambda row, cell: _mean(row.accuracies[cell]),
         "Minus the first row on the same tasks, in points": lambda row, cell: _mean(
             row.accuracies[cell] - first.accuracies[cell][: len(row.accuracies[cell])], "+"
@@ -316,7 +316,7 @@ def main() -> None:
     for row in measured([*without_training(given.tasks), *trained], sets, given.kept):
         print(row.title, {cell: f"{values.mean():.1f}" for cell, values in row.accuracies.items()}, file=sys.stderr)
         rows.append(row)
-    options = f"--tasks {given.tasks} --trained-tasks {given.trained_tasks}"
+    options = f"--fastai PYTHON --epochs {' '.join(map(str, given.epochs))} --tasks {given.tasks}"
     lines = [
         f"python benchmarks/alternatives.py --cub FOLDER --cars FOLDER --data FOLDER --kept FOLDER {options}",
         f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}; test classes",
