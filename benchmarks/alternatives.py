@@ -314,7 +314,7 @@ def main() -> None:
     sets = [Photos.of(name, source) for name, source in sources.items()]
     rows = []
     for row in measured([*without_training(given.tasks), *trained], sets, given.kept):
-        print(row.title, {cell: f"{values.mean():.1f}" for cell, values in row.accuracies.items()}, file=sys.stderr)
+        print(row.title, {cell: values.round(1).tolist() for cell, values in row.accuracies.items()}, file=sys.stderr)
         rows.append(row)
     options = f"--fastai PYTHON --epochs {' '.join(map(str, given.epochs))} --tasks {given.tasks}"
     lines = [
