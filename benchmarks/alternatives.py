@@ -317,6 +317,7 @@ def main() -> None:
         print(row.title, {cell: values.round(1).tolist() for cell, values in row.accuracies.items()}, file=sys.stderr)
         rows.append(row)
     options = f"--fastai PYTHON --epochs {' '.join(map(str, given.epochs))} --tasks {given.tasks}"
+    options += f" --trained-tasks {given.trained_tasks}"
     lines = [
         f"python benchmarks/alternatives.py --cub FOLDER --cars FOLDER --data FOLDER --kept FOLDER {options}",
         f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}; test classes",
@@ -326,8 +327,9 @@ def main() -> None:
         *absent,
         *NOT_MEASURED,
     ]
-    print("\n".join(lines))
-    RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    report = "\n".join(line.rstrip() for line in lines)
+    print(report)
+    RESULTS.write_text(report + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
