@@ -43,9 +43,9 @@ SHOTS = (1, 5)
 EPOCHS = 20
 """How long networks are trained."""
 NOT_MEASURED = (
-    "AutoGluon is not measured: it could not be installed within ten minutes on this machine, and its few-shot setting",
-    "downloads its networks. Teachable Machine is not measured: it runs in a browser and downloads its network; a row",
-    "imitates its head on another network. cleanlab does not classify: benchmarks/check_examples.py has it.",
+    "AutoGluon has no row: when this was written, its installation did not end within ten minutes, and its few-shot",
+    "setting downloads its networks. Teachable Machine has none: it runs in a browser and downloads its network; a row",
+    "imitates its head on another network. cleanlab does not classify: see benchmarks/check_examples.py.",
 )
 Cell = tuple[str, int]
 Answer = Callable[[Task, Maps], Sequence[int]]
