@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 
 from deepbdc import load_dataset
 from deepbdc.classifiers import create_classifier
+from deepbdc.data.dataset import Dataset
 from deepbdc.own_images.networks import find_embedding
 from deepbdc.own_images.reading import embed_all
 
@@ -40,8 +41,8 @@ class Pictures:
 
 def pictures_of(name: str, sources: dict[str, Path], split: str) -> Iterator[tuple[Any, int]]:
     """Some pictures of each class of a split, always the same ones, and their labels."""
-    draw = np.random.default_rng(0)
     if name == "Omniglot":  # 60 characters, at the size at which they were drawn, black on white
+        draw = np.random.default_rng(0)
         content = np.load(sources[name])
         chosen = draw.permutation(np.flatnonzero(content["class_split"] == split))[:60]
         for label in chosen.tolist():
@@ -49,13 +50,22 @@ def pictures_of(name: str, sources: dict[str, Path], split: str) -> Iterator[tup
                 ink = np.unpackbits(content["images105_packed"][index])[: 105 * 105].reshape(105, 105)
                 yield (255 * (1 - ink)).astype(np.uint8), label
         return
-    if name == "CIFAR-FS":
-        data = load_dataset("cifar_fs", split, root=sources[name])
-    else:
-        data = load_dataset(sources[name], split)
-    for label in range(len(data.class_names)):
-        for index in draw.permutation(np.flatnonzero(data.labels.numpy() == label))[: SETS[name]]:
-            yield data.image(int(index)), label
+    data = photos_of(name, sources[name], split)
+    for index in chosen_photos(data, SETS[name]):
+        yield data.image(index), int(data.labels[index])
+
+
+def photos_of(name: str, source: Path, split: str) -> Dataset:
+    """A split of CUB, Cars or CIFAR-FS; ``source`` is the folder of its pictures, or for CIFAR-FS that of its file."""
+    return load_dataset("cifar_fs", split, root=source) if name == "CIFAR-FS" else load_dataset(source, split)
+
+
+def chosen_photos(data: Dataset, per_class: int) -> list[int]:
+    """The indices of some pictures of each class, always the same ones."""
+    draw = np.random.default_rng(0)
+    every = data.labels.numpy()
+    classes = range(len(data.class_names))
+    return [int(index) for one in classes for index in draw.permutation(np.flatnonzero(every == one))[:per_class]]
 
 
 def maps_of(network: str, name: str, split: str, sources: dict[str, Path], kept: Path) -> tuple[Tensor, Tensor]:
