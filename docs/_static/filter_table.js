@@ -8,7 +8,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const box = document.createElement("input");
     box.type = "search";
     box.className = "table-filter";
-    box.placeholder = `Search these ${rows.length} rows, for example by method or data set`;
+    box.placeholder = `Search these ${rows.length} rows`;
     box.setAttribute("aria-label", "Search the rows of this table");
     const count = document.createElement("p");
     count.className = "table-filter-count";
