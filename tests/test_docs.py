@@ -12,7 +12,7 @@ import deepbdc
 from deepbdc.cli import app
 
 DOCS = Path(__file__).parent.parent / "docs"
-OWN_TESTS = {"own-images.md", "own-method.md"}
+OWN_TESTS = {"own-images.md", "own-method.md", "scaling.md"}
 """Pages with tests of their own."""
 PAGES = sorted(page for page in DOCS.glob("*.md") if page.name not in OWN_TESTS)
 PYTHON = [
