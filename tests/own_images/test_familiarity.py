@@ -29,7 +29,8 @@ def test_simulated_similarities_against_loops() -> None:
         found = float(unit[index] @ direction / direction.norm())
         if left_out == {index} and label == labels[index]:  # the class has one example less than for a new picture
             found *= math.sqrt((cosine + (1 - cosine) / len(rows)) / (cosine + (1 - cosine) / (len(rows) + 1)))
-        return found
+        every = sum(1 for i in range(6) if labels[i] == label)  # 2 on average
+        return found * math.sqrt((cosine + (1 - cosine) / every) / (cosine + (1 - cosine) / 2))
 
     inside, outside = simulated_similarities(examples, labels, 3)
     for i in (0, 1, 2, 4, 5):
@@ -113,3 +114,27 @@ def test_what_reject_stands_for(given: bool | float | None, rate: float | None) 
 def test_a_share_that_makes_no_sense_is_refused(given: float) -> None:
     with pytest.raises(UserError, match="between 0 and 1"):
         reject_rate(given)
+
+
+def test_classes_with_few_examples_lose_no_more_pictures_than_others() -> None:
+    """Of ten classes, five have one example and five have ten."""
+    random = torch.Generator().manual_seed(0)
+    kept: list[list[float]] = []
+    for _ in range(10):
+        centres = torch.randn(10, 100, generator=random)
+        labels = torch.cat([torch.arange(5), torch.arange(5, 10).repeat(10)])
+        new = torch.arange(10).repeat_interleave(40)
+        examples, pictures = (centres[one] + torch.randn(len(one), 100, generator=random) for one in (labels, new))
+        learnt = learn_confidence(LOGISTIC, examples, labels, 10)
+        probabilities = torch.softmax(learnt.scale * LOGISTIC(examples, labels, pictures), dim=1)
+        found = learnt.familiarity.of(likeness(pictures, class_directions(examples, labels, 10), probabilities))
+        kept.append([(found[new < 5] >= 0.1).mean(), (found[new >= 5] >= 0.1).mean()])
+    few, many = np.mean(kept, axis=0)
+    assert few > 0.6  # without the factors for unequal classes it is 0.1
+    assert many == pytest.approx(0.9, abs=0.05)
+
+
+def test_equal_classes_need_no_factors() -> None:
+    examples, labels = clusters([3, 3, 3], 1.0)
+    assert class_directions(examples, labels, 3).norm(dim=1).tolist() == pytest.approx([1, 1, 1])
+    assert familiarity.of_unequal_classes(examples[:3], torch.tensor([4.0, 4.0, 4.0])).tolist() == [1, 1, 1]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax, one_hot
 
 from deepbdc.classifiers import Classifier, create_classifier
-from deepbdc.own_images.familiarity import Familiarity, learn_familiarity
+from deepbdc.own_images.familiarity import Familiarity, learn_familiarity, of_unequal_classes
 from deepbdc.own_images.parts import Parts
 
 # The usual scale of scores, for tasks in which no example can be held out. It was fitted to tasks of the validation
@@ -63,9 +63,13 @@ def in_their_span(examples: Tensor) -> Tensor:
 
 
 def class_directions(examples: Tensor, labels: Tensor, way: int) -> Tensor:
-    """The direction of each class ``(way, features)``: the sum of its normalised examples, normalised again."""
-    sums = one_hot(labels, way).to(examples.dtype).T @ _normalised(examples)
-    return _normalised(sums)
+    """The direction of each class ``(way, features)``: the sum of its normalised examples, normalised again.
+
+    Its length is not quite one if some classes have more examples than others, see `of_unequal_classes`.
+    """
+    members = one_hot(labels, way).to(examples.dtype)
+    sums = members.T @ _normalised(examples)
+    return _normalised(sums) * of_unequal_classes(sums, members.sum(dim=0)).unsqueeze(1)
 
 
 def _normalised(vectors: Tensor) -> Tensor:

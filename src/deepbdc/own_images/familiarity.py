@@ -125,21 +125,40 @@ def simulated_similarities(examples: Tensor, labels: Tensor, way: int) -> tuple[
     unit = normalize(examples, dim=-1)
     members = one_hot(labels, way).to(unit.dtype)
     sums, counts = members.T @ unit, members.sum(dim=0)
-    cosines = unit @ normalize(sums, dim=-1).T
+    factors = of_unequal_classes(sums, counts)
+    cosines = unit @ normalize(sums, dim=-1).T * factors
     own = members.bool()
     rest = sums[labels] - unit  # the sum of the other examples of the class
-    alone = (unit * normalize(rest, dim=-1)).sum(dim=1) * _lost_one(sums, counts)[labels]
+    alone = (unit * normalize(rest, dim=-1)).sum(dim=1) * (_lost_one(sums, counts) * factors)[labels]
     inside = torch.where(own, alone.unsqueeze(1), cosines).amax(dim=1)
     outside = cosines.masked_fill(own, -2).amax(dim=1)
     return torch.where(counts[labels] > 1, inside, torch.nan), outside
 
 
-def _lost_one(sums: Tensor, counts: Tensor) -> Tensor:
-    """By what the similarity to the mean of a class grows with its last example ``(way,)``.
+def of_unequal_classes(sums: Tensor, counts: Tensor) -> Tensor:
+    """Factors ``(way,)`` that make similarities to classes with different numbers of examples comparable.
 
-    The mean of n vectors of length one with the average cosine c has the squared length c + (1 - c) / n.
+    The more examples a class has, the more similar its pictures are to their mean. The factors give the similarities
+    that there would be if all classes had as many examples; they are 1 if they do.
+
+    Args:
+        sums: The sums of the examples of each class, each of length one, ``(way, features)``.
+        counts: How many there are ``(way,)``.
+    """
+    return (_squared_length(sums, counts, counts) / _squared_length(sums, counts, counts.mean())).sqrt()
+
+
+def _lost_one(sums: Tensor, counts: Tensor) -> Tensor:
+    """By what the similarity to the mean of a class grows with its last example ``(way,)``."""
+    before = _squared_length(sums, counts, (counts - 1).clamp(min=1))
+    return (before / _squared_length(sums, counts, counts)).sqrt()
+
+
+def _squared_length(sums: Tensor, counts: Tensor, number: Tensor) -> Tensor:
+    """The expected squared length of the mean of ``number`` examples of a class.
+
+    That of n vectors of length one with the average cosine c is c + (1 - c) / n.
     """
     pairs = counts * (counts - 1)
     cosine = ((sums.square().sum(dim=1) - counts)[pairs > 0].sum() / pairs.sum().clamp(min=1)).clamp(0.05, 1)
-    before = cosine + (1 - cosine) / (counts - 1).clamp(min=1)
-    return (before / (cosine + (1 - cosine) / counts)).sqrt()
+    return cosine + (1 - cosine) / number
