@@ -379,3 +379,16 @@ def test_exports_with_a_dynamic_batch_to_standard_operators() -> None:
 def test_wrong_arguments_raise_clear_errors(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("reduce_to", [None, 5])
+def test_tokens_are_positions(reduce_to: int | None) -> None:
+    """The tokens of a transformer give what the same numbers give as a map."""
+    pool = BDCPool(8, reduce_to).eval()
+    maps = torch.rand(2, 8, 3, 4)
+    torch.testing.assert_close(pool(maps.flatten(2).transpose(1, 2)), pool(maps))
+
+
+def test_tokens_can_be_differentiated() -> None:
+    tokens = torch.rand(2, 6, 8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(BDCPool(8).double(), tokens)

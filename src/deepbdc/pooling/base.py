@@ -81,8 +81,8 @@ class ReducedPool(Pool, ABC):
             features = features.transpose(1, 2).unsqueeze(-1)
         if features.dim() != 4 or features.shape[1] != self.channels:
             raise UserError(
-                f"{name} needs a feature map of shape (n, {self.channels}, h, w), or tokens (n, tokens, "
-                f"{self.channels}), got {tuple(features.shape)}"
+                f"{name} needs a feature map of shape (n, {self.channels}, h, w), got {tuple(features.shape)}; "
+                f"tokens have the shape (n, tokens, {self.channels})"
             )
         if not features.is_floating_point():
             raise UserError(f"{name} needs a feature map of real numbers, got {features.dtype}: use .float()")
