@@ -58,8 +58,8 @@ def test_the_pictures_to_label_next_are_labelled_with_one_key_each(open_page: Op
     # Enter accepts the answer. One that is none of these teaches nothing, and the next picture has the focus.
     page.locator(".question").first.focus()
     page.keyboard.press("Enter")
-    expect(page.locator(".question")).to_have_count(6)
     expect(card(page, "cross 1.png")).to_have_count(0)
+    expect(page.locator(".question")).to_have_count(6)
     assert names(page)[:5] == first[1:], "those without a label stay in their places"
     assert names(page)[5] not in first, "the next one follows"
     expect(page.locator(".question").first).to_be_focused()
