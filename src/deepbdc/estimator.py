@@ -263,7 +263,7 @@ class FewShotClassifier(SklearnClassifier):
         Args:
             images: Pictures.
             on_bad: Called with the error of each picture that cannot be read. That picture is left out.
-            parts: Whether the network looks at two parts of each large picture, too, as `fit` does with examples.
+            parts: Whether the network looks at two parts of each picture that is not tiny, too, as `fit` does.
         """
         embedding = self.embedding_ if hasattr(self, "embedding_") else self._find_embedding()
         return embed_all(pictures.as_list(images), embedding, int(self.batch_size), on_bad, parts)
@@ -372,7 +372,7 @@ class FewShotClassifier(SklearnClassifier):
 
         The input ``images`` is float32 ``(n, 3, size, size)``, RGB from 0 to 1, resized and cropped as the metadata of
         the model says. The outputs are ``probabilities`` ``(n, classes)`` and ``rejected`` ``(n,)``. The metadata also
-        names the classes.
+        names the classes. The model looks at whole pictures only, also if this classifier has ``parts="all"``.
         """
         from deepbdc.own_images.onnx import write_onnx
 
