@@ -108,31 +108,35 @@ def share_of_the_model(recipe: str, stage: str, repeats: int, out: TextIO) -> No
 
 
 def plain_and_fast(recipe: str, repeats: int, out: TextIO) -> None:
-    """Compare alternating training steps with the first block layer by layer and in slices (`run_first_block`)."""
-    training = prepare(recipe, "pretrain", 4)
+    """Compare training steps at 84 pixels: layer by layer, with the first block in slices, and in mixed precision.
+
+    The first two compute the same but for rounding (`run_first_block`).
+    """
+    full, mixed = (prepare(recipe, "pretrain", 4, f"precision={name}") for name in ("32-true", "bf16-mixed"))
     usual = _first_block._WORTHWHILE
-    times: dict[str, list[float]] = {"plain": [], "fast": []}
+    sides = {"layer by layer": (full, sys.maxsize), "first block in slices": (full, usual), "bf16": (mixed, usual)}
+    times: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(repeats + 1):
-        parts = training.load(repeat % training.batches.steps)
-        for name, limit in (("plain", sys.maxsize), ("fast", usual)):
+        parts = full.load(repeat % full.batches.steps)
+        for name, (training, limit) in sides.items():
             _first_block._WORTHWHILE = limit
-            elapsed = milliseconds(lambda parts=parts: training.step(parts))  # type: ignore[misc]
+            elapsed = milliseconds(lambda training=training, parts=parts: training.step(parts))  # type: ignore[misc]
             if repeat > 0:
                 times[name].append(elapsed)
-    ratio = statistics.median(a / b for a, b in zip(times["plain"], times["fast"], strict=True))
-    images = training.batches.images_per_step
-    speeds = {name: 1e3 * images / statistics.median(values) for name, values in times.items()}
-    line = (
-        f"{recipe} pretrain: layer by layer {speeds['plain']:.0f} images/s, first block in slices {speeds['fast']:.0f}"
-    )
-    print(f"{line}, {ratio:.2f} times as fast (median of {repeats} pairs)", file=out, flush=True)
+    plain, *others = times.values()
+    slices, half = (statistics.median(a / b for a, b in zip(plain, other, strict=True)) for other in others)
+    speeds = [1e3 * full.batches.images_per_step / statistics.median(values) for values in times.values()]
+    line = f"{recipe} pretrain: layer by layer {speeds[0]:.0f} images/s"
+    line += f", first block in slices {speeds[1]:.0f}, {slices:.2f} times as fast"
+    line += f", bf16-mixed {speeds[2]:.0f}, {half:.2f} times as fast"
+    print(f"{line} (median of {repeats} rounds)", file=out, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "training.txt")
     given = parser.parse_args()
-    keep_freed_memory()
+    keep_freed_memory(large_blocks=True)
     torch.manual_seed(0)
     lines: list[str] = []
 

@@ -1,6 +1,9 @@
 """How much memory a process may use. The tests write the files of the proc and cgroup file systems themselves."""
 
 import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -101,3 +104,30 @@ def test_a_feature_bank_takes_a_quarter_of_it(usable: int, kept: str, monkeypatc
     dataset = ArrayDataset(np.zeros((2, 2, 2, 3), dtype=np.uint8), np.arange(2), ["a", "b"], "made", "test")
     bank = feature_bank.build_bank(pixel_embedding(2), dataset)
     assert bank.kept == f"representations, {kept}"
+
+
+PAGES_OF_SECOND_BLOCK = """
+import ctypes, resource, sys
+from deepbdc._memory import keep_freed_memory
+keep_freed_memory(large_blocks=sys.argv[1] == "large")
+library = ctypes.CDLL(None)
+library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+def pages():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = library.malloc(2**26)
+    ctypes.memset(block, 1, 2**26)
+    library.free(block)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+pages()
+print(pages())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library must be glibc")
+def test_large_blocks_are_kept_on_request() -> None:
+    def pages(kind: str) -> int:
+        command = [sys.executable, "-c", PAGES_OF_SECOND_BLOCK, kind]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    assert pages("large") == 0
+    assert pages("usual") > 0  # 64 MB came from the system again

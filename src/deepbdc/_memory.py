@@ -9,18 +9,23 @@ from pathlib import Path, PurePosixPath
 _UNKNOWN = 8 * 2**30  # assumed where the system tells nothing
 
 
-def keep_freed_memory() -> None:
+def keep_freed_memory(large_blocks: bool = False) -> None:
     """Ask the C library to keep freed memory for later allocations instead of returning it to the system.
 
     Otherwise the system maps and zeroes new memory for every activation of a network, which takes a tenth or more of
-    the time on the CPU. Blocks of more than 32 MB are always returned. Where the C library has no such call, nothing
-    happens.
+    the time on the CPU. Where the C library has no such call, nothing happens.
+
+    Args:
+        large_blocks: Keep blocks of more than 32 MB, too, as a training needs them again in every step. The process
+            then stays as large as it ever was.
     """
-    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's mallopt
+    trim_threshold, mmap_threshold, mmap_max = -1, -3, -4  # names of glibc's mallopt, with M_ before them
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
         library.mallopt(mmap_threshold, 2**25)  # the largest value that glibc accepts
         library.mallopt(trim_threshold, 2**30)
+        if large_blocks:
+            library.mallopt(mmap_max, 0)  # no block is mapped by itself, whatever its size
 
 
 def usable_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from deepbdc.recipes import recipe_from_dict
 from deepbdc.report import evaluation
 from deepbdc.report.evaluation import EvaluationRequest
 from deepbdc.runs import is_finished, load_run
-from deepbdc.training.devices import DeviceOptions, start
+from deepbdc.training.devices import DeviceOptions, slow_precision, start
 from deepbdc.training.run import train
 from tests.training import tiny
 
@@ -216,3 +217,22 @@ def test_half_precision_and_channels_last_train(tiny_data: Path, tmp_path: Path)
     train(recipe, tmp_path / "run", data=tiny_data, quiet=True)
     tensors, _ = weight_files.load(tmp_path / "run" / "model.safetensors")
     assert all(value.dtype != torch.bfloat16 for value in tensors.values())
+
+
+@pytest.mark.parametrize(
+    ("precision", "known", "advised"),
+    [
+        ("bf16-mixed", {"avx512_f": True, "avx512_bf16": False}, True),
+        ("bf16-mixed", {"avx512_bf16": True}, False),
+        ("bf16-mixed", {"amx_bf16": True}, False),
+        ("bf16-mixed", {}, False),  # an older torch does not tell
+        ("32-true", {"avx512_bf16": False}, False),
+    ],
+)
+def test_a_precision_that_the_processor_imitates_is_advised_against(
+    precision: str, known: dict[str, bool], advised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
+    advice = slow_precision(start(DeviceOptions(accelerator="cpu", devices=1)), precision)
+    assert (advice is not None and "--precision 32-true" in advice) == advised

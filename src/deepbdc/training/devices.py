@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import platform
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -79,6 +80,16 @@ def _quieten() -> None:
     for text in (".*broadcast_buffers.*", ".*all_gather.*", ".*find_unused_parameters=True was specified.*"):
         warnings.filterwarnings("ignore", message=text, category=FutureWarning)
         warnings.filterwarnings("ignore", message=text, category=UserWarning)
+
+
+def slow_precision(fabric: "Fabric", precision: str) -> str | None:
+    """Advice if this processor only imitates the precision of a recipe, which takes many times as long."""
+    if precision != "bf16-mixed" or fabric.device.type != "cpu" or platform.machine() not in ("x86_64", "AMD64"):
+        return None
+    known: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # newer versions of torch tell
+    if not known or known.get("avx512_bf16") or known.get("amx_bf16"):
+        return None
+    return "This processor has no instructions for bf16-mixed: --precision 32-true is many times as fast."
 
 
 def process_of(fabric: "Fabric") -> Process:

@@ -141,7 +141,7 @@ def estimate(recipe: Recipe, options: DeviceOptions, *, data: str | Path | None 
     processes = _count_processes(options)
     with torch.random.fork_rng():
         fabric = start(replace(options, devices=1, num_nodes=1, strategy="auto"), recipe.precision)
-        keep_freed_memory()
+        keep_freed_memory(large_blocks=True)
         if fabric.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(fabric.device)
         in_memory = _in_memory(str(name), datasets)

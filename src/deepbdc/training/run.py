@@ -35,7 +35,7 @@ from deepbdc.stages import AugmentedImages, Batches, Inputs, Objective, Process
 from deepbdc.training import checkpoint, sharing
 from deepbdc.training.checkpoint import Saved
 from deepbdc.training.curve import draw_curve
-from deepbdc.training.devices import DeviceOptions, from_first, in_all, process_of, start
+from deepbdc.training.devices import DeviceOptions, from_first, in_all, process_of, slow_precision, start
 from deepbdc.training.log import FILE_NAME, NullLog, RunLog, truncate_log
 from deepbdc.training.loop import (
     CHECKPOINT_EVERY,
@@ -109,7 +109,7 @@ def train(
         objectives_of(recipe.method, "the recipe")[stage.section].check(stage.settings, template, stage.section)
     _check_folder(folder, recipe, resume)
     fabric = start(devices or DeviceOptions(), recipe.precision)
-    keep_freed_memory()
+    keep_freed_memory(large_blocks=True)
     if from_first(fabric, lambda: is_finished(folder)):
         return from_first(fabric, lambda: _read_result(folder))
     # Everything that can show a mistake comes before the first step, not after hours.
@@ -122,6 +122,8 @@ def train(
     with _in_words(folder), _only_user(fabric, folder), _stop_signals() as stop, torch.random.fork_rng(devices=[]):
         saved = from_first(fabric, lambda: _read_progress(folder, header))
         with _open_log(fabric, folder, stages, recipe, saved, quiet) as log:
+            if (advice := slow_precision(fabric, recipe.precision)) is not None:
+                log.message(advice)
             context = RunContext(
                 recipe=recipe,
                 folder=folder,
