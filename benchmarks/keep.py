@@ -1,6 +1,6 @@
 """Copy finished runs into the gallery and their networks into the zoo.
 
-    python benchmarks/keep.py RUN ... [--network] [--gallery FOLDER] [--zoo FOLDER] [--data FOLDER]
+    python benchmarks/keep.py RUN ... [--network] [--start] [--gallery FOLDER] [--zoo FOLDER] [--data FOLDER]
     python benchmarks/keep.py RUN/evaluation-cub-test.json ...
 
 For each run this writes gallery/DATA/BACKBONE/RUN.json, with the accuracy and the classes of every episode, so that
@@ -12,6 +12,9 @@ gallery/DATA_to_OTHER/BACKBONE/RUN.json, and says how many classes the network w
 
 With --network, the network is kept as well, as zoo/DATA/BACKBONE/RUN: its weights in full precision without the head of
 its training, its recipe, its result, the epochs of its training log, and a note on the licence of its data.
+
+With --start, the zoo also keeps what the first stage of the run has trained, with its head. Other recipes with the same
+first stage then begin with it: deepbdc train RECIPE --reuse zoo.
 
 A run of an earlier version does not say the classes of its episodes: with --data, the folder that contains the prepared
 benchmark, its episodes are drawn again.
@@ -32,7 +35,7 @@ from deepbdc.data import benchmarks
 from deepbdc.data.loading import find_data, load_dataset
 from deepbdc.errors import UserError
 from deepbdc.evaluation import EvaluationResult, classes_of, episodes_fingerprint, episodes_of
-from deepbdc.runs import CURVE, MODEL, RECIPE, RESULT, load_run
+from deepbdc.runs import CHECKPOINTS, CURVE, MODEL, RECIPE, RESULT, load_run
 from deepbdc.training.log import FILE_NAME as LOG
 from deepbdc.zoo import network_folder
 
@@ -69,7 +72,7 @@ def keep_network(run: Path, zoo: Path = ZOO, data: Path | None = None) -> Path:
     target: Path = zoo / _plain(recipe["data"]) / recipe["backbone"]["name"] / run.name
     method = {name: value for name, value in tensors.items() if name.startswith("method.")}
     weights = weight_files.as_bytes(method, header | {"data": None})  # where the images were is of no use to others
-    others = sum(file.stat().st_size for file in zoo.glob(f"*/*/*/{MODEL}") if file.parent != target)
+    others = sum(file.stat().st_size for file in zoo.glob("*/*/*/**/*.safetensors") if file != target / MODEL)
     if others + len(weights) > MOST_BYTES:
         raise UserError(
             f"the networks of the zoo may take {MOST_BYTES / 1e6:g} MB together: {run} has {len(weights) / 1e6:.1f}, "
@@ -83,6 +86,17 @@ def keep_network(run: Path, zoo: Path = ZOO, data: Path | None = None) -> Path:
     found = weights_fingerprint(load_run(target).method)
     if any(result["weights_fingerprint"] != found for result in content["results"]):
         raise UserError(f"{run / RESULT} is of other weights than {run / MODEL}: evaluate the run again")
+    return target
+
+
+def keep_start(run: Path, zoo: Path = ZOO) -> Path:
+    """Copy what the first stage of a finished run has trained, with its head, beside its network in the zoo."""
+    recipe = load_run(run).recipe
+    stage = recipe.trainings[0].name
+    tensors, header = weight_files.load(run / CHECKPOINTS / f"{stage}.safetensors")
+    folder: Path = zoo / _plain(recipe.data) / recipe.backbone["name"] / run.name
+    target = folder / CHECKPOINTS / f"{stage}.safetensors"
+    write_bytes(target, weight_files.as_bytes(tensors, header | {"data": None}))
     return target
 
 
@@ -174,6 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("--network", action="store_true", help="also copy the network into the zoo")
+    parser.add_argument("--start", action="store_true", help="also copy what its first stage has trained")
     parser.add_argument("--gallery", type=Path, default=GALLERY)
     parser.add_argument("--zoo", type=Path, default=ZOO)
     parser.add_argument("--data", type=Path)
@@ -182,6 +197,8 @@ def main() -> None:
         print(keep(run, given.gallery, given.data))
         if given.network:
             print(keep_network(run, given.zoo, given.data))
+        if given.start:
+            print(keep_start(run, given.zoo))
 
 
 if __name__ == "__main__":

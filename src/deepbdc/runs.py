@@ -22,6 +22,8 @@ from deepbdc.sources import prepare_source
 
 MODEL, RESULT, RECIPE, CURVE = "model.safetensors", "result.json", "recipe.yaml", "curve.png"
 """The files in the folder of a run."""
+CHECKPOINTS = "checkpoints"
+"""Its folder of what each stage has trained."""
 _NOT_TRAINING = ("evaluation", "workers")
 """Prefixes of the keys of a recipe that do not change the trained model."""
 
@@ -50,7 +52,7 @@ def load_run(path: str | Path) -> Run:
     path = Path(path)
     file = path / MODEL if path.is_dir() else path
     if not file.is_file():
-        unfinished = path.is_dir() and (path / "checkpoints").is_dir()
+        unfinished = path.is_dir() and (path / CHECKPOINTS).is_dir()
         hint = "; the run is not finished: train it with --resume" if unfinished else ""
         raise FileNotFoundError(f"{path} holds no trained model ({MODEL}){hint}")
     tensors, header = weight_files.load(file)

@@ -21,6 +21,7 @@ from deepbdc.errors import NotFinite, UserError
 from deepbdc.evaluation import EvaluationResult, evaluate
 from deepbdc.methods.base import Method, TrainingClasses
 from deepbdc.recipes import Recipe, Stage
+from deepbdc.runs import CHECKPOINTS
 from deepbdc.stages import Batches, Loss, Objective
 from deepbdc.stages.batches import Batch
 from deepbdc.training import checkpoint
@@ -66,7 +67,7 @@ class RunContext:
     @property
     def checkpoints(self) -> Path:
         """The folder of checkpoints."""
-        return self.folder / "checkpoints"
+        return self.folder / CHECKPOINTS
 
     @property
     def last(self) -> Path:

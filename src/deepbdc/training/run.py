@@ -29,7 +29,7 @@ from deepbdc.methods.base import TrainingClasses
 from deepbdc.provenance import origin, record_look
 from deepbdc.recipes import Recipe, Stage, build_method, load_recipe
 from deepbdc.recipes.recipe import objectives_of
-from deepbdc.runs import CURVE, MODEL, RECIPE, RESULT, is_finished
+from deepbdc.runs import CHECKPOINTS, CURVE, MODEL, RECIPE, RESULT, is_finished
 from deepbdc.sources import prepare_source
 from deepbdc.stages import AugmentedImages, Batches, Inputs, Objective, Process
 from deepbdc.training import checkpoint, sharing
@@ -258,7 +258,7 @@ def _read_progress(folder: Path, header: dict[str, Any]) -> Saved | None:
 
     Incomplete files that a killed process left behind are removed.
     """
-    files = folder / "checkpoints"
+    files = folder / CHECKPOINTS
     for left in files.glob(".*.part"):
         left.unlink()
     saved = checkpoint.read_progress(files / "last.safetensors")
@@ -324,7 +324,7 @@ def _open_log(
     write_text(folder / RECIPE, recipe.as_yaml())
     if saved is not None:
         names, progress = [stage.name for stage in stages], saved.progress
-        done = (folder / "checkpoints" / f"{progress.stage}.safetensors").is_file()
+        done = (folder / CHECKPOINTS / f"{progress.stage}.safetensors").is_file()
         following = names.index(progress.stage) + 1 if progress.stage in names else len(names)
         if not done:
             truncate_log(folder / FILE_NAME, names, progress.stage, progress.epoch + 1, progress.step)
