@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
+import yaml
 
 import deepbdc
 from deepbdc._optional import require
@@ -76,6 +79,14 @@ def test_all_names_are_there() -> None:
     assert set(deepbdc.__all__) <= set(dir(deepbdc))
     with pytest.raises(AttributeError, match="attribute nonsense"):
         _ = deepbdc.nonsense
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    """`deepbdc.__version__` is where it is changed; the installed package and the citation must follow."""
+    citation = yaml.safe_load((Path(__file__).parent.parent / "CITATION.cff").read_text(encoding="utf-8"))
+    remedy = "install the package again (make install)"
+    assert citation["version"] == deepbdc.__version__
+    assert version("deepbdc") == deepbdc.__version__, remedy
 
 
 def test_torchvision_imports_and_transforms() -> None:

@@ -8,7 +8,7 @@ import lazy_loader
 
 from deepbdc import _torchvision_operators
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
