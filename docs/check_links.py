@@ -15,7 +15,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 
-
 class Page(HTMLParser):
     """The links of a page, and the names of its parts."""
 

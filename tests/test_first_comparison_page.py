@@ -1,4 +1,4 @@
-"""Runs every command of docs/first-comparison.md in order, with networks and trainings that are small enough for a test."""
+"""Runs every command of docs/first-comparison.md in order, with networks and trainings that fit into a test."""
 
 import re
 import shlex
