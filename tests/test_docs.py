@@ -1,5 +1,6 @@
 """The pages: their blocks of Python run, their commands can work, and every public name is documented."""
 
+import importlib
 import inspect
 import re
 from contextlib import suppress
@@ -91,15 +92,54 @@ def test_there_is_something_to_test() -> None:
     assert len([block for block in PYTHON if block.page.name == "README.md"]) == 2
 
 
+REFERENCE = (DOCS / "api.md").read_text("utf-8")
+ROOMS = re.findall(r"^\.\. automodule:: (\S+)$", REFERENCE, re.MULTILINE)
+
+
+def bare(thing: Any) -> list[str]:
+    """The public functions, classes, methods and properties of a module or class that have no docstring."""
+    found: list[str] = []
+    place = thing.__name__ if inspect.ismodule(thing) else thing.__module__
+    for name, value in vars(thing).items():
+        home = getattr(value, "__module__", None) or place
+        if name.startswith("_") or home != place:
+            continue  # private, or imported from elsewhere
+        if inspect.isclass(value):
+            found += [f"{name}.{member}" for member in bare(value)]
+        if callable(value) or isinstance(value, property | staticmethod | classmethod):
+            found += [] if (inspect.getdoc(value) or "").strip() else [name]
+    return found
+
+
 @pytest.mark.parametrize("name", deepbdc.__all__)
 def test_public_names_are_in_the_reference_and_documented(name: str) -> None:
-    assert re.search(rf"^\.\. auto\w+:: {name}$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE), name
+    assert re.search(rf"^\.\. auto\w+:: {name}$", REFERENCE, re.MULTILINE), name
     thing: Any = getattr(deepbdc, name)
     assert (inspect.getdoc(thing) or "").strip()
-    if inspect.isclass(thing):
-        members = [(key, value) for key, value in vars(thing).items() if not key.startswith("_")]
-        bare = [key for key, value in members if callable(value) and not (inspect.getdoc(value) or "").strip()]
-        assert not bare
+    assert not (bare(thing) if inspect.isclass(thing) else [])
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_all_names_of_the_modules_in_the_reference_are_documented(room: str) -> None:
+    module = importlib.import_module(room)
+    assert (module.__doc__ or "").strip()
+    assert not bare(module)
+
+
+def test_a_name_without_a_docstring_is_found() -> None:
+    class Documented:
+        """A class."""
+
+        def told(self) -> None:
+            """Nothing."""
+
+        def untold(self) -> None: ...
+
+        @property
+        def value(self) -> int:
+            return 1
+
+    assert bare(Documented) == ["untold", "value"]
 
 
 def test_every_page_is_in_the_contents() -> None:
