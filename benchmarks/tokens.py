@@ -3,10 +3,10 @@
     python benchmarks/tokens.py            write benchmarks/results/tokens.txt
     python benchmarks/tokens.py --quick    measure once; write nothing
 
-Shapes and speed are those of timm's ViT-Tiny with random weights, which need no download and take the same
-time. They say nothing about accuracy. For that, this script takes the built-in EfficientNet-Lite2: the positions of its map,
-given as tokens, have the same BDC vector as the map (checked here on drawn pictures), and `benchmarks/own_images.py` measured the
-accuracy of that vector.
+Shapes and speed are those of timm's ViT-Tiny with random weights, which need no download and take the same time. They
+say nothing about accuracy. For that, this script takes the built-in EfficientNet-Lite2: the positions of its map, given
+as tokens, have the same BDC vector as the map (checked here on drawn pictures), and `benchmarks/own_images.py` measured
+the accuracy of that vector.
 """
 
 import argparse

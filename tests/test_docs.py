@@ -54,6 +54,12 @@ def test_command_in_a_sentence_can_work(command: str) -> None:
         check_command(command)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_line_is_lost_as_a_comment(page: Path) -> None:
+    """MyST leaves out lines that begin with a percent sign."""
+    assert not re.findall(r"^ *%.*", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
 @pytest.mark.parametrize("block", HERE, ids=str)
 def test_no_block_is_left_out(block: Block) -> None:
     """A new block has a language that a test runs or checks; what is only shown says so by the language text."""
