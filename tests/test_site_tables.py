@@ -1,5 +1,6 @@
 """The search box of the site, in a browser: docs/_static/filter_table.js."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,8 @@ METHODS = ["protonet", "dn4", *(f"method{number}" for number in range(20))]
 def open_html(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with running_browser() as browser:
 
-        def opened(html: str, width: int = 1280) -> Any:
-            file: Path = tmp_path_factory.mktemp("site") / "page.html"
+        def opened(html: str, width: int = 1280, name: str = "results.html") -> Any:
+            file: Path = tmp_path_factory.mktemp("site") / name
             file.write_text(html, encoding="utf-8")
             page = browser.new_page(viewport={"width": width, "height": 800})
             page.goto(file.as_uri())
@@ -67,8 +68,16 @@ def test_one_box_searches_methods_and_data_sets(open_html: Any) -> None:
     assert len(visible_rows(page)) == 24
 
 
-def test_short_tables_have_no_box(open_html: Any) -> None:
-    assert open_html(page_with(("Glyphs", ["protonet", "frn"]))).get_by_role("searchbox").count() == 0
+def test_other_pages_have_no_box(open_html: Any) -> None:
+    page = open_html(page_with(("Glyphs", METHODS)), name="paper.html")
+    assert page.get_by_role("searchbox").count() == 0
+
+
+def test_the_pages_that_are_searched_exist() -> None:
+    line = next(line for line in (STATIC / "filter_table.js").read_text("utf-8").splitlines() if "SEARCHED = " in line)
+    names = re.findall(r'"([^"]+)"', line)
+    assert {"methods", "results"} <= set(names)
+    assert all((ROOT / "docs" / f"{name}.md").is_file() for name in names)
 
 
 def test_a_wide_table_scrolls_by_itself_on_a_phone(open_html: Any) -> None:

@@ -1,9 +1,9 @@
 "use strict";
-// What tables of this site need beyond HTML. On a page with a long table, one search box filters the rows of all tables:
-// a row stays visible if it, or the heading above its table, has all words of the box. So the names of methods and of
-// data sets can both be searched for. Cells with numbers keep to one line, long texts get a column of some width, and
-// tables that are wider than the page scroll, with the first column in place.
-const LONG_TABLE = 20;
+// What the tables of this site need beyond HTML. On pages that people search, one box filters the rows of all tables: a
+// row stays visible if it, or the heading above its table, has all words of the box. So methods and data sets can both be
+// searched for. Cells with numbers keep to one line, long texts get a column of some width, and tables that are wider than
+// the page scroll, with the first column in place.
+const SEARCHED = ["methods", "results", "recipes", "bdc-study"];
 const SHORT_TEXT = 32;
 const LONG_TEXT = 90;
 
@@ -56,10 +56,11 @@ document.addEventListener("DOMContentLoaded", () => {
   tables.forEach(shapeColumns);
   tables.forEach(markWide);
   addEventListener("resize", () => tables.forEach(markWide));
-  const long = tables.find((table) => table.querySelectorAll("tbody tr").length >= LONG_TABLE);
-  if (long) {
-    const first = tables[0].closest("section");
-    const place = tables.length > 1 && first?.querySelector("h2") ? first : tables[0].closest(".table-wrapper") || tables[0];
+  const name = location.pathname.split("/").pop().replace(/\.html$/, "");
+  if (tables.length && SEARCHED.includes(name)) {
+    const section = tables[0].closest("section");
+    const table = tables[0].closest(".table-wrapper") || tables[0];
+    const place = tables.length > 1 && section?.querySelector(":scope > h2") ? section : table;
     place.before(...searchBox(tables));
   }
   for (const picture of document.querySelectorAll("article img")) {
