@@ -3,7 +3,7 @@
 // row stays visible if it, or the heading above its table, has all words of the box. So methods and data sets can both be
 // searched for. Cells with numbers keep to one line, long texts get a column of some width, and tables that are wider than
 // the page scroll, with the first column in place.
-const SEARCHED = ["methods", "results", "recipes", "bdc-study"];
+const SEARCHED = ["methods", "results", "bdc-study"];
 const SHORT_TEXT = 32;
 const LONG_TEXT = 90;
 
