@@ -14,7 +14,7 @@ help:
 	@echo "make demo      train and compare four few-shot methods on glyphs (demo/comparison.png)"
 	@echo "make test      all tests"
 	@echo "make lint      style and types"
-	@echo "make docs      the documentation as a web site (docs/_build/index.html)"
+	@echo "make docs      the documentation as a web site (docs/_build/index.html); checks its links"
 	@echo "make release-check   builds the package, installs it into an empty environment, and runs every command there"
 	@echo "make bench     speed and memory of the layer, of evaluations, of training and of own pictures (benchmarks/results/)"
 
@@ -37,6 +37,7 @@ lint: .venv/installed-dev
 
 docs: .venv/installed-dev
 	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --jobs auto docs docs/_build
+	@$(BIN)/python docs/check_links.py docs/_build *.md */README.md docs/*.md docs/paper/*/README.md
 	@echo "The first page: docs/_build/index.html"
 
 release-check: .venv/installed-dev
@@ -49,7 +50,7 @@ bench: .venv/installed
 	@$(BIN)/python benchmarks/own_images_speed.py
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv demo docs/_build
 
 # torch comes first and by itself, so that nothing else chooses its build. A file is touched when a step is complete,
 # so that an interrupted one is done again.

@@ -1,5 +1,6 @@
 """Runs every command and every block of Python in docs/own-images.md, in order and unchanged."""
 
+import json
 import re
 import shlex
 import socket
@@ -33,8 +34,18 @@ def put_pictures(folder: Path) -> None:
     save(folder / "photos" / "teapot.jpg", "noise", 0)
 
 
-def run_server(command: list[str], expected: bytes) -> None:
-    """Start the web page or service, check that it answers, and stop it."""
+def answer_to(curl: str, port: int) -> Any:
+    """The JSON that a service answers to a command of curl."""
+    words = shlex.split(curl)
+    file, header = words[words.index("--data-binary") + 1], words[words.index("-H") + 1]
+    address = words[-1].replace(":8000/", f":{port}/")
+    request = urllib.request.Request(address, Path(file.removeprefix("@")).read_bytes(), dict([header.split(": ")]))
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def run_server(command: list[str], expected: bytes, send: str | None = None) -> None:
+    """Start the web page or service, check that it answers, also to a command of curl, and stop it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -46,11 +57,15 @@ def run_server(command: list[str], expected: bytes) -> None:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
                     assert expected in answer.read()
-                    return
+                break
             except OSError:
                 assert process.poll() is None, process.communicate()[1]
                 time.sleep(0.1)
-        raise AssertionError("the server did not answer within a minute")
+        else:
+            raise AssertionError("the server did not answer within a minute")
+        if send is not None:
+            (found,) = answer_to(send, port)["answers"]
+            assert found["label"] == "kingfisher"
     finally:
         process.terminate()
         process.wait(timeout=30)
@@ -82,7 +97,10 @@ def run_command(line: str, folder: Path) -> None:
     elif command[:2] == ["deepbdc", "app"]:
         run_server(command, b"<html")
     elif command[:2] == ["deepbdc", "serve"]:
-        run_server(command, b"kingfisher")
+        (curl,) = (line for language, content in BLOCKS for line in content.splitlines() if line.startswith("curl "))
+        run_server(command, b"kingfisher", send=curl)
+    elif command[0] == "curl":
+        pass  # was sent while the service ran
     elif command[:2] == ["deepbdc", "watch"]:
         run_watch(command, folder)
     else:

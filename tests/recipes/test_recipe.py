@@ -773,10 +773,12 @@ PAGE = (Path(__file__).parent.parent.parent / "docs" / "recipes.md").read_text(e
 
 
 def test_examples_of_the_page(tmp_path: Path) -> None:
-    example, own = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
+    example, added, own = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
     recipe = load_recipe(write(tmp_path, "example.yaml", example))
     assert dataclasses.replace(recipe, size=None) == load_recipe("miniimagenet/meta_deepbdc_5shot")
     assert load_recipe(write(tmp_path, "own.yaml", own)).data == "photos"
+    with_losses = load_recipe(write(tmp_path, "added.yaml", f"inherits: glyphs/protonet\n{added}"))
+    assert set(with_losses.stages["pretrain"].losses) == {"rotation", "mixup"}
 
 
 def test_table_of_the_page() -> None:

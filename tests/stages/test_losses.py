@@ -1,7 +1,7 @@
 """The losses that a recipe adds by name: against naive twins, with every method, and when a training is resumed."""
 
 import json
-import textwrap
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -373,10 +373,9 @@ def test_the_head_of_the_turns_averages_maps(generator: torch.Generator) -> None
 
 def test_the_example_of_the_page_works(images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "recipes.md").read_text(encoding="utf-8")
-    example = page[page.index("    @dataclass(frozen=True, kw_only=True)\n") : page.index("Random numbers drawn in")]
+    (example,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     monkeypatch.setattr(losses, "_factories", dict(losses._factories))
-    names = vars(__import__("deepbdc.stages.losses", fromlist=["losses"]))
-    exec(textwrap.dedent(example), dict(names))
+    exec(example, {"__name__": "example"})
     objective = objective_of("protonet", "pretrain", {"entropy": {"temperature": 2.0}}, own_weight=0)
     p = (objective.predict(images) / 2).softmax(dim=1)
     torch.testing.assert_close(objective(images, LABELS).value, -(p * p.log()).sum() / 8)
