@@ -2,7 +2,8 @@
 
     python docs/bdc_gain.py    write docs/images/bdc_gain.png
 
-A frozen network: benchmarks/results/own_images.txt. Trained networks: the study in benchmarks/results/bdc_study.
+A frozen network: benchmarks/results/own_images.txt. Trained networks: the gallery, and the study in
+benchmarks/results/bdc_study.
 """
 
 import re
@@ -18,12 +19,17 @@ from matplotlib.transforms import blended_transform_factory
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import deepbdc  # noqa: E402, F401  (before torchvision)
+from deepbdc.gallery import load_result  # noqa: E402  (before torchvision)
 from study.report import Difference, scratch_rows  # noqa: E402
 
 TARGET = Path(__file__).parent / "images" / "bdc_gain.png"
 PHOTOS = ROOT / "benchmarks" / "results" / "own_images.txt"
 STUDY = ROOT / "benchmarks" / "results" / "bdc_study"
+GALLERY = ROOT / "gallery"
+ON_CUB = {
+    "Meta DeepBDC minus Meta-Baseline": ("meta_deepbdc", "meta_baseline"),
+    "STL DeepBDC minus Good-Embed": ("stl_deepbdc", "good_embed"),
+}
 NAMES = {"CUB": "birds", "Cars": "cars", "CIFAR-FS": "small photos", "Omniglot": "characters"}
 COLOURS = {1: "#93b4f5", 5: "#1d4ed8"}
 Gains = dict[str, dict[int, float]]
@@ -61,6 +67,15 @@ def trained_gains() -> tuple[Gains, Gains]:
     return long, {"STL DeepBDC minus Good-Embed": points(validation["start"])}
 
 
+def gallery_gains(folder: Path, pairs: dict[str, tuple[str, str]]) -> Gains:
+    """The paired differences of results in a folder of the gallery, by the name of each pair."""
+    gains: Gains = {}
+    for title, names in pairs.items():
+        bdc, other = ({one.shot: one for one in load_result(folder / f"{name}.json").results} for name in names)
+        gains[title] = {shot: bdc[shot].compare(other[shot]).difference for shot in COLOURS}
+    return gains
+
+
 def words(points: float) -> str:
     """A difference with its sign.
 
@@ -77,11 +92,12 @@ def draw(target: Path = TARGET) -> None:
         "Your photos, frozen network: its own features and BDC, minus its own features": frozen_gains(
             PHOTOS.read_text(encoding="utf-8")
         ),
+        "Network that you train on CUB (birds): 60 epochs, dropout 0.8": gallery_gains(GALLERY / "cub" / "conv4", ON_CUB),
         "Network that you train on CIFAR-FS: 30 epochs, dropout 0.8": long,
         "The same: 10 epochs, no dropout": brief,
     }
     plt.rcParams["font.size"] = 12
-    figure, panel = plt.subplots(figsize=(8.4, 6.2), layout="constrained")
+    figure, panel = plt.subplots(figsize=(8.4, 7.6), layout="constrained")
     place, ticks = 0.0, {}
     for title, rows in groups.items():
         left = blended_transform_factory(figure.transFigure, panel.transData)
@@ -102,7 +118,7 @@ def draw(target: Path = TARGET) -> None:
                 )
         place += 1.25
     panel.axvline(0, color="black", linewidth=1)
-    panel.set(ylim=(place - 0.6, -0.7), xlim=(-5.2, 3.2), xticks=range(-5, 4))
+    panel.set(ylim=(place - 0.6, -0.7), xlim=(-5.2, 6.2), xticks=range(-5, 7))
     panel.set_yticks(list(ticks), list(ticks.values()))
     panel.tick_params(axis="y", length=0)
     panel.set_xlabel("points of accuracy that BDC adds (right) or costs (left)")
