@@ -25,7 +25,7 @@ from study.report import Difference, scratch_rows  # noqa: E402
 TARGET = Path(__file__).parent / "images" / "bdc_gain.png"
 PHOTOS = ROOT / "benchmarks" / "results" / "own_images.txt"
 STUDY = ROOT / "benchmarks" / "results" / "bdc_study"
-GALLERY = ROOT / "gallery"
+GALLERY = ROOT / "gallery" / "cub" / "conv4"
 ON_CUB = {
     "Meta DeepBDC minus Meta-Baseline": ("meta_deepbdc", "meta_baseline"),
     "STL DeepBDC minus Good-Embed": ("stl_deepbdc", "good_embed"),
@@ -92,7 +92,7 @@ def draw(target: Path = TARGET) -> None:
         "Your photos, frozen network: its own features and BDC, minus its own features": frozen_gains(
             PHOTOS.read_text(encoding="utf-8")
         ),
-        "Network that you train on CUB (birds): 60 epochs, dropout 0.8": gallery_gains(GALLERY / "cub" / "conv4", ON_CUB),
+        "Network that you train on CUB (birds): 60 epochs, dropout 0.8": gallery_gains(GALLERY, ON_CUB),
         "Network that you train on CIFAR-FS: 30 epochs, dropout 0.8": long,
         "The same: 10 epochs, no dropout": brief,
     }
@@ -118,7 +118,7 @@ def draw(target: Path = TARGET) -> None:
                 )
         place += 1.25
     panel.axvline(0, color="black", linewidth=1)
-    panel.set(ylim=(place - 0.6, -0.7), xlim=(-5.2, 6.2), xticks=range(-5, 7))
+    panel.set(ylim=(place - 0.6, -0.7), xlim=(-5.2, 4.2), xticks=range(-5, 5))
     panel.set_yticks(list(ticks), list(ticks.values()))
     panel.tick_params(axis="y", length=0)
     panel.set_xlabel("points of accuracy that BDC adds (right) or costs (left)")
