@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from deepbdc._memory import keep_freed_memory
-from deepbdc.backbones import _first_block
 from deepbdc.data.dataset import ArrayDataset
 from deepbdc.recipes import load_recipe
 from deepbdc.stages import Batches, Process
@@ -107,29 +106,22 @@ def share_of_the_model(recipe: str, stage: str, repeats: int, out: TextIO) -> No
     print(f"{line}, at least {LEAST_MODEL:.0f} %: {verdict(share >= LEAST_MODEL)}", file=out, flush=True)
 
 
-def plain_and_fast(recipe: str, repeats: int, out: TextIO) -> None:
-    """Compare training steps at 84 pixels: layer by layer, with the first block in slices, and in mixed precision.
-
-    The first two compute the same but for rounding (`run_first_block`).
-    """
-    full, mixed = (prepare(recipe, "pretrain", 4, f"precision={name}") for name in ("32-true", "bf16-mixed"))
-    usual = _first_block._WORTHWHILE
-    sides = {"layer by layer": (full, sys.maxsize), "first block in slices": (full, usual), "bf16": (mixed, usual)}
+def full_and_mixed(recipe: str, repeats: int, out: TextIO) -> None:
+    """Compare alternating training steps at 84 pixels in float32 and in bf16."""
+    sides = {name: prepare(recipe, "pretrain", 4, f"precision={name}") for name in ("32-true", "bf16-mixed")}
     times: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(repeats + 1):
-        parts = full.load(repeat % full.batches.steps)
-        for name, (training, limit) in sides.items():
-            _first_block._WORTHWHILE = limit
-            elapsed = milliseconds(lambda training=training, parts=parts: training.step(parts))  # type: ignore[misc]
+        for name, side in sides.items():
+            parts = side.load(repeat % side.batches.steps)
+            elapsed = milliseconds(lambda side=side, parts=parts: side.step(parts))  # type: ignore[misc]
             if repeat > 0:
                 times[name].append(elapsed)
-    plain, *others = times.values()
-    slices, half = (statistics.median(a / b for a, b in zip(plain, other, strict=True)) for other in others)
-    speeds = [1e3 * full.batches.images_per_step / statistics.median(values) for values in times.values()]
-    line = f"{recipe} pretrain: layer by layer {speeds[0]:.0f} images/s"
-    line += f", first block in slices {speeds[1]:.0f}, {slices:.2f} times as fast"
-    line += f", bf16-mixed {speeds[2]:.0f}, {half:.2f} times as fast"
-    print(f"{line} (median of {repeats} rounds)", file=out, flush=True)
+    full, mixed = times.values()
+    ratio = statistics.median(a / b for a, b in zip(full, mixed, strict=True))
+    images = sides["32-true"].batches.images_per_step
+    speeds = ", ".join(f"{name} {1e3 * images / statistics.median(found):.0f}" for name, found in times.items())
+    line = f"{recipe} pretrain, images/s: {speeds}, {ratio:.2f} times as fast (median of {repeats} pairs)"
+    print(line, file=out, flush=True)
 
 
 def main() -> None:
@@ -162,7 +154,7 @@ def main() -> None:
     ]
     added_by_bdc("ResNet-12, 84 px, batch 32, d=640 with its reduction", large, repeats=4, out=out)
     for name in ("protonet", "stl_deepbdc"):
-        plain_and_fast(f"miniimagenet_cpu/{name}", repeats=10, out=out)
+        full_and_mixed(f"miniimagenet_cpu/{name}", repeats=10, out=out)
     given.output.write_text("".join(lines), encoding="utf-8")
 
 

@@ -2,7 +2,6 @@
 
 from torch import Tensor, nn
 
-from deepbdc.backbones._first_block import run_first_block
 from deepbdc.backbones.base import Backbone, backbones, downsampling_stages, initialise, scaled_widths
 from deepbdc.preprocessing import AT_84
 
@@ -35,11 +34,7 @@ class Conv4(Backbone):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images ``(n, 3, h, w)`` to features ``(n, channels, h', w')``."""
-        first, *others = self.blocks
-        assert isinstance(first, nn.Sequential)
-        features = run_first_block(first, images)
-        for block in others:
-            features = block(features)
+        features: Tensor = self.blocks(images)
         return features
 
 
