@@ -86,3 +86,21 @@ def test_damaged_files_and_unfinished_stages_of_other_runs_are_passed_over(tiny_
     (tmp_path / "b" / "checkpoints" / "last.safetensors").write_bytes(b"unfinished")
     run(tmp_path / "c", tiny_data, tiny.recipe("protonet", meta=None), reuse=tmp_path)
     assert trained_epochs(tmp_path / "c", "pretrain") == 3
+
+
+@pytest.mark.parametrize(
+    ("part", "factor", "taken"),
+    [("values", 1 + 1e-7, True), ("values", 1.001, False), ("responses", 1 + 1e-5, True), ("responses", 1.05, False)],
+)
+def test_numbers_that_differ_by_rounding_are_the_same(
+    part: str, factor: float, taken: bool, tiny_data: Path, tmp_path: Path
+) -> None:
+    """Another machine, or another order of the same sums, gives other last digits."""
+    recipe = tiny.recipe("protonet", meta=None)
+    run(tmp_path / "first", tiny_data, recipe)
+    file = tmp_path / "first" / "checkpoints" / "pretrain.safetensors"
+    tensors, header = weight_files.load(file)
+    shared = header["shared"] | {part: [factor * number for number in header["shared"][part]]}
+    file.write_bytes(weight_files.as_bytes(tensors, header | {"shared": shared}))
+    run(tmp_path / "second", tiny_data, recipe, reuse=tmp_path / "first")
+    assert trained_epochs(tmp_path / "second", "pretrain") == (0 if taken else 3)

@@ -2,8 +2,9 @@
 
 ProtoNet, DN4 and ADM, say, start from the same network after ordinary training on all classes. Two stages are the same
 if they have the same data, settings and seed, and if they start from the same values and find the same loss and the
-same gradients for the batches of the first two steps. Names of methods and layers do not count, because the same
-network has other names in other methods.
+same gradients for the batches of the first two steps. Numbers are compared with a tolerance, because they round
+differently on another machine or in another version. Names of methods and layers do not count, because the same network
+has other names in other methods.
 """
 
 import copy
@@ -11,7 +12,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from deepbdc.recipes import Recipe, Stage
 from deepbdc.stages import Batches, Objective
 
 _OF_VALIDATION = ("validate_from", "validate_every", "validation_shot")
+_SAME_VALUES = 1e-5  # initial weights round only in their last bits
+_SAME_RESPONSES = 2e-3  # losses and gradients round in every layer
 
 
 @dataclass(frozen=True)
@@ -33,14 +36,27 @@ class Identity:
     """What a stage trains, independent of names."""
 
     key: str
-    """Equal for two stages that train the same."""
+    """Data, settings and shapes: equal for two stages that train the same."""
+    values: tuple[float, ...]
+    """What the tensors are before the first step: equal but for rounding."""
+    responses: tuple[float, ...]
+    """The losses of the first steps and the norms of the gradients: equal but for rounding."""
     tensors: tuple[str, ...]
     """The names of the tensors that the stage changes, in an order that is the same in both."""
 
     @property
     def header(self) -> dict[str, Any]:
         """What the file of a finished stage says of it."""
-        return {"shared": {"key": self.key, "tensors": list(self.tensors)}}
+        return {"shared": {name: getattr(self, name) for name in ("key", "values", "responses", "tensors")}}
+
+    def is_that_of(self, header: Mapping[str, Any]) -> bool:
+        """Whether the file with this header is of the same stage."""
+        other = header.get("shared", {})
+        return (
+            other.get("key") == self.key
+            and _close(self.values, other.get("values", ()), _SAME_VALUES)
+            and _close(self.responses, other.get("responses", ()), _SAME_RESPONSES)
+        )
 
 
 def identify(
@@ -56,7 +72,8 @@ def identify(
     if not all(map(math.isfinite, losses)):
         return None
     gradients = {name: value.grad for name, value in trial.named_parameters() if value.grad is not None}
-    largest = max((float(gradient.norm()) for gradient in gradients.values()), default=1.0) or 1.0
+    norms = {name: float(gradient.norm()) for name, gradient in gradients.items()}
+    largest = max(norms.values(), default=1.0) or 1.0
     after = trial.state_dict()
     changed = [name for name in before if name in gradients or not torch.equal(before[name], after[name])]
     content = {
@@ -65,13 +82,17 @@ def identify(
         "objective": type(objective).__qualname__,
         "settings": _settings(recipe, stage),
         "preprocessing": dataclasses.asdict(objective.method.embedding.preprocessing),
-        "losses": [f"{loss:.4g}" for loss in losses],
-        "gradient": f"{largest:.3g}",
-        "tensors": [_describe(before[name], gradients.get(name), largest) for name in changed],
+        "tensors": [[list(before[name].shape), name in gradients] for name in changed],
         "processes": batches.process.count,
     }
     text = json.dumps(content, sort_keys=True, default=str)
-    return Identity(hashlib.blake2b(text.encode(), digest_size=16).hexdigest(), tuple(changed))
+    return Identity(
+        key=hashlib.blake2b(text.encode(), digest_size=16).hexdigest(),
+        values=tuple(number for name in changed for number in _describe(before[name])),
+        # Norms as a part of the largest one: some are 0 but for rounding, like that of a bias before batch norm.
+        responses=(*losses, largest, *(norms[name] / largest for name in changed if name in norms)),
+        tensors=tuple(changed),
+    )
 
 
 def _loss(recipe: Recipe, stage: Stage, trial: Objective, batches: Batches, step: int) -> float:
@@ -96,13 +117,17 @@ def _settings(recipe: Recipe, stage: Stage) -> dict[str, Any]:
     return {**chosen, "stage": settings}
 
 
-def _describe(value: Tensor, gradient: Tensor | None, largest: float) -> list[Any]:
-    """A tensor before the first step: shape, values, and the norm of its gradients as a part of the largest norm.
+def _describe(value: Tensor) -> tuple[float, float]:
+    """Two numbers that tell a tensor from others of the same shape."""
+    flat = value.detach().cpu().double().flatten()
+    return float(flat.norm()), float(flat @ torch.arange(len(flat), dtype=torch.float64).cos())
 
-    Some gradients are 0 but for rounding, like that of a bias before batch norm, and round differently elsewhere.
-    """
-    values = hashlib.blake2b(value.detach().cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()
-    return [list(value.shape), values, None if gradient is None else f"{float(gradient.norm()) / largest:.3f}"]
+
+def _close(mine: Sequence[float], theirs: Sequence[float], tolerance: float) -> bool:
+    """Whether two rows of numbers are equal but for rounding."""
+    return len(mine) == len(theirs) and all(
+        math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance) for one, other in zip(mine, theirs, strict=True)
+    )
 
 
 def find(folder: Path, stage: Stage, wanted: Identity) -> Path | None:
@@ -112,7 +137,7 @@ def find(folder: Path, stage: Stage, wanted: Identity) -> Path | None:
             header = weight_files.load_header(path)
         except (OSError, UserError):
             continue  # another run's damaged file is no reason to stop this one
-        if header.get("shared", {}).get("key") == wanted.key:
+        if wanted.is_that_of(header):
             return path
     return None
 
