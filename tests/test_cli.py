@@ -319,7 +319,7 @@ def help_page(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ("train", 2),
         ("evaluate", 3),
         ("compare", 3),
-        ("paper", 6),
+        ("paper", 7),
         ("data list", 0),
         ("data prepare", 1),
         ("data check", 2),

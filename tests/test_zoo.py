@@ -137,7 +137,7 @@ def test_others_begin_with_the_first_stage_of_a_kept_run(run: Path, zoo: Path, t
     assert kept == zoo / "glyphs" / "conv4" / "stl_deepbdc" / "checkpoints" / "pretrain.safetensors"
     assert weight_files.load_header(kept)["data"] is None, "no path of the machine that trained it"
     recipe = dataclasses.replace(tiny.recipe("meta_deepbdc"), channels_last=True)
-    train(recipe, tmp_path / "other", data=tiny_data, quiet=True, reuse=zoo)
+    train(recipe, tmp_path / "other", data=tiny_data, quiet=True, reuse=[zoo])
     lines = [json.loads(line) for line in (tmp_path / "other" / "log.jsonl").read_text().splitlines()]
     assert {line["stage"] for line in lines if line["kind"] == "epoch"} == {"meta"}
 

@@ -117,6 +117,18 @@ def test_a_run_that_was_trained_otherwise_is_taken_over(setting: Setting, steps:
     assert steps
 
 
+def test_networks_and_stages_of_another_folder_are_used(setting: Setting, steps: list[str], tmp_path: Path) -> None:
+    zoo = tmp_path / "zoo"
+    row = small("ProtoNet").rows[0]
+    train(setting.recipe(row, 1), zoo / "data" / "conv4" / "protonet", data=setting.data, quiet=True)
+    steps.clear()
+    filled = bench(dataclasses.replace(setting, reuse=(zoo,))).fill(small("ProtoNet", "ADM"))
+    assert "pretrain" not in steps  # ADM begins with that of ProtoNet
+    assert "meta" in steps
+    assert filled[0].cells[1].run == zoo / "data" / "conv4" / "protonet"
+    assert str(filled[1].cells[1].run).startswith(str(setting.runs))
+
+
 def test_a_crash_loses_nothing(
     setting: Setting, power_cut: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from tests.training import tiny
 
 
 def run(folder: Path, data: Path, recipe: Recipe, reuse: Path | None = None) -> dict[str, torch.Tensor]:
-    train(recipe, folder, data=data, quiet=True, reuse=reuse)
+    train(recipe, folder, data=data, quiet=True, reuse=() if reuse is None else [reuse])
     return weight_files.load(folder / "model.safetensors")[0]
 
 

@@ -247,7 +247,7 @@ def _trained(entry: Planned, runs: Path, quiet: bool) -> Planned:
     try:
         one = DeviceOptions(devices=1)  # with several processes, each would print and draw the comparison
         resume = _is_begun(entry)
-        done = train(entry.recipe, entry.folder, data=entry.data, resume=resume, devices=one, quiet=quiet, reuse=runs)
+        done = train(entry.recipe, entry.folder, data=entry.data, resume=resume, devices=one, quiet=quiet, reuse=[runs])
     except (Interrupted, TrainingError) as error:
         kind = KeyboardInterrupt if isinstance(error, Interrupted) else TrainingError
         raise kind(f"{entry.given}: {error} Or repeat this 'deepbdc compare', which continues the run.") from error

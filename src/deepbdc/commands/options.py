@@ -52,6 +52,8 @@ Flag = Annotated[bool, Parameter(show_default=False)]
 """An option without a value."""
 Root = Annotated[Path | None, Parameter(metavar="FOLDER")]
 """The folder of prepared benchmarks."""
+Reuse = Annotated[tuple[Path, ...], Parameter(metavar="FOLDER", show_default=False)]
+"""Folders of finished runs."""
 Cache = Annotated[Path | None, Parameter(metavar="FOLDER", group=OUTPUT)]
 """A folder for features that are computed once."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from deepbdc.commands.options import DATA, OUTPUT, DataOrPath, Flag, NameOrPath, Root
+from deepbdc.commands.options import DATA, OUTPUT, DataOrPath, Flag, NameOrPath, Reuse, Root
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def paper(
     set: Annotated[list[str] | None, Parameter(metavar="KEY=VALUE")] = None,
     seeds: Annotated[int, Parameter(metavar="COUNT")] = 1,
     budget: Annotated[float | None, Parameter(metavar="MINUTES")] = None,
+    reuse: Reuse = (),
     runs: Annotated[Path, Parameter(metavar="FOLDER", group=OUTPUT)] = Path("runs"),
     output: Annotated[Path | None, Parameter(alias="-o", metavar="FOLDER", group=OUTPUT)] = None,
     quiet: Annotated[Flag, Parameter(group=OUTPUT)] = False,
@@ -43,6 +44,7 @@ def paper(
 
         deepbdc paper
         deepbdc paper table3 --data cifar_fs --root ~/data
+        deepbdc paper table4b --data cub --recipes cub_cpu --root ~/data --reuse zoo
         deepbdc paper all --data glyphs --budget 90
         deepbdc paper verify table3
         deepbdc paper verify zoo/cub/conv4/stl_deepbdc --data ~/data
@@ -68,6 +70,8 @@ def paper(
         seeds: How many seeds each row is trained with; with several, the tables also say mean and spread over them.
         budget: Time in minutes. If the trainings take longer, all are shortened alike, and after that time no new one
             is started. The choice is kept in the output folder.
+        reuse: Another folder of finished runs, like zoo, whose networks and stages are used where they are what a table
+            needs. The option can be repeated.
         runs: The folder that contains the folders of the runs.
         output: The folder to write to (default: paper/DATA). For `relations` alone also a picture, as .png, .pdf or
             .svg (default: relations.png).
@@ -97,7 +101,7 @@ def paper(
     data = data or "glyphs"
     chosen = [find(name) for name in wanted] or list(experiments().values())
     folder = output or Path("paper") / Path(data).name
-    setting = Setting(data, runs, folder, root, recipes or "", backbone, target, tuple(set or ()), seeds)
+    setting = Setting(data, runs, folder, root, recipes or "", backbone, target, tuple(set or ()), seeds, reuse)
     if not names:
         with suppress(UserError):  # the tables of other settings are no reason to list nothing
             setting = kept_plan(setting) or setting

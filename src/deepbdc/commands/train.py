@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from deepbdc.commands.common import run_folder
-from deepbdc.commands.options import AUTOMATIC, DEVICES, DataOrPath, Flag, ProcessOptions, RecipeOrPath
+from deepbdc.commands.options import AUTOMATIC, DEVICES, DataOrPath, Flag, ProcessOptions, RecipeOrPath, Reuse
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def train_recipe(
     run: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
     data: DataOrPath | None = None,
     resume: Flag = False,
-    reuse: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
+    reuse: Reuse = (),
     dry_run: Flag = False,
     list: Flag = False,
     quiet: Flag = False,
@@ -48,8 +48,9 @@ def train_recipe(
         data: A folder that contains prepared benchmarks; or a data set in place of the recipe's: a name that
             `deepbdc data list` shows, a folder train|val|test/CLASS/IMAGE, or an .npz file.
         resume: Continue the run in the folder from its last checkpoint.
-        reuse: A folder of runs, like runs. A stage that one of them has trained in exactly the same way (same data,
-            settings, seed and initial weights) is taken from there, whatever the method.
+        reuse: A folder of runs, like runs or zoo. A stage that one of them has trained in exactly the same way (same
+            data, settings, seed and initial weights) is taken from there, whatever the method. The option can be
+            repeated.
         dry_run: Do not train: print the recipe with all its values, the size of the model and the expected time.
         list: List all recipes.
         quiet: Print only the result.
@@ -121,7 +122,7 @@ def _train(
     options: "DeviceOptions",
     data: str | None,
     resume: bool,
-    reuse: Path | None,
+    reuse: tuple[Path, ...],
     quiet: bool,
 ) -> None:
     """Train, and print the result."""

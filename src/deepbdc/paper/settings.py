@@ -45,6 +45,8 @@ class Setting:
     """Values for all recipes, like ``evaluation.episodes=600``; those of stages that a recipe lacks are left out."""
     seeds: int = 1
     """How many seeds each row is trained with."""
+    reuse: tuple[Path, ...] = ()
+    """Further folders with finished runs, such as the zoo."""
     shortened: int = 1
     """All stages have only one epoch for each ``shortened`` epochs of their recipe, to fit a budget."""
 
@@ -52,6 +54,11 @@ class Setting:
     def folder_of_recipes(self) -> str:
         """The first part of the names of the recipes."""
         return self.recipes or (self.data if _has_recipes(self.data) else "glyphs")
+
+    @property
+    def folders_of_runs(self) -> tuple[Path, ...]:
+        """Where finished runs may be: first the folder in which new ones are made."""
+        return (self.runs, *self.reuse)
 
     @property
     def place(self) -> str | Path | None:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def training_of(setting: Setting, recipe: Recipe, fingerprint: str) -> Training:
         fingerprint: That of the training images.
     """
     usual = _folder(setting, recipe)
-    for folder in (usual, *_finished_runs(setting.runs)):
+    for folder in (usual, *_finished_runs(setting.folders_of_runs)):
         if is_finished(folder) and _is_run_of(folder, recipe, fingerprint):
             return Training(recipe, folder)
     return Training(recipe, usual)
@@ -55,13 +55,14 @@ def carry_out(setting: Setting, training: Training, quiet: bool) -> None:
         resume=True,
         devices=DeviceOptions(devices=1),
         quiet=quiet,
-        reuse=setting.runs,
+        reuse=setting.folders_of_runs,
     )
 
 
-def _finished_runs(runs: Path) -> Iterator[Path]:
-    for depth in _DEPTHS:
-        yield from (path.parent for path in sorted(runs.glob(f"{depth}/{RECIPE}")))
+def _finished_runs(folders: Iterable[Path]) -> Iterator[Path]:
+    for runs in folders:
+        for depth in _DEPTHS:
+            yield from (path.parent for path in sorted(runs.glob(f"{depth}/{RECIPE}")))
 
 
 def _is_run_of(folder: Path, recipe: Recipe, fingerprint: str) -> bool:

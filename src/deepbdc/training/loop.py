@@ -61,8 +61,8 @@ class RunContext:
     """What every file of weights says about its origin: recipe, data, class names."""
     stop_asked: Callable[[], bool]
     checkpoint_every: float = CHECKPOINT_EVERY
-    reuse: Path | None = None
-    """A folder of runs whose finished stages may be taken over."""
+    reuse: tuple[Path, ...] = ()
+    """Folders of runs whose finished stages may be taken over."""
 
     @property
     def checkpoints(self) -> Path:

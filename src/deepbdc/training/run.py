@@ -5,7 +5,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +84,7 @@ def train(
     devices: DeviceOptions | None = None,
     quiet: bool = False,
     checkpoint_every: float = CHECKPOINT_EVERY,
-    reuse: str | Path | None = None,
+    reuse: Iterable[Path] = (),
 ) -> TrainingResult:
     """Train all stages of a recipe, evaluate the model on the test classes, and keep everything in ``folder``.
 
@@ -97,7 +97,7 @@ def train(
         devices: Where to compute.
         quiet: Print nothing.
         checkpoint_every: Seconds between checkpoints within an epoch. There is also one after each epoch.
-        reuse: A folder of other runs. A stage that one of them has trained in exactly the same way is taken from there.
+        reuse: Folders of other runs. A stage that one of them has trained in exactly the same way is taken from there.
     """
     folder = Path(folder)
     stages = recipe.trainings
@@ -135,7 +135,7 @@ def train(
                 header=header,
                 stop_asked=stop.is_set,
                 checkpoint_every=checkpoint_every,
-                reuse=None if reuse is None else Path(reuse),
+                reuse=tuple(reuse),
             )
             objective: Objective | None = None
             for stage in stages:
@@ -209,10 +209,9 @@ def _take_over(
     context: RunContext, stage: Stage, objective: Objective, identity: sharing.Identity | None
 ) -> int | None:
     """Load the stage from a run that has trained the same, if there is one, and return the epoch that it kept."""
-    if context.reuse is None or identity is None:
+    if not context.reuse or identity is None:
         return None
-    folder = context.reuse
-    found = from_first(context.fabric, lambda: sharing.find(folder, stage, identity))
+    found = from_first(context.fabric, lambda: sharing.find(context.reuse, stage, identity))
     if found is None:
         return None
     tensors, header = from_first(context.fabric, lambda: weight_files.load(found))

@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,9 +130,11 @@ def _close(mine: Sequence[float], theirs: Sequence[float], tolerance: float) -> 
     )
 
 
-def find(folder: Path, stage: Stage, wanted: Identity) -> Path | None:
-    """The file of the same stage, finished in another run in ``folder`` (or in any folder within it)."""
-    for path in sorted(folder.glob(f"**/checkpoints/{stage.name}.safetensors")):
+def find(folders: Iterable[Path], stage: Stage, wanted: Identity) -> Path | None:
+    """The file of the same stage, finished in another run in one of ``folders`` (or in any folder within them)."""
+    for path in (
+        path for folder in folders for path in sorted(folder.glob(f"**/checkpoints/{stage.name}.safetensors"))
+    ):
         try:
             header = weight_files.load_header(path)
         except (OSError, UserError):
