@@ -247,6 +247,23 @@ def test_a_batch_depends_on_its_place_alone(images: AugmentedImages) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_the_first_epochs_may_have_small_images(images: AugmentedImages) -> None:
+    usual = ShuffledBatches(images, BatchSettings(epochs=2, batch_size=12), "pretrain", 0, Process())
+    settings = BatchSettings(epochs=2, batch_size=12, small_epochs=1, small_size=8)
+    small = ShuffledBatches(images, settings, "pretrain", 0, Process())
+    whole = usual.load(0, 1, 0)[0]
+    shrunk = torch.nn.functional.interpolate(whole, size=8, mode="bilinear", antialias=True)
+    assert torch.equal(small.load(0, 1, 0)[0], shrunk)
+    assert all(torch.equal(one, other) for one, other in zip(small.load(1, 1, 0), usual.load(1, 1, 0), strict=True))
+    size = images.preprocessing.input_size
+    assert settings.full_epochs(size) == pytest.approx(1 + (8 / size) ** 2)
+    with pytest.raises(UserError, match="larger than the images"):
+        ShuffledBatches(images, replace(settings, small_size=size + 1), "pretrain", 0, Process())
+    for wrong in (replace(settings, small_epochs=3), replace(settings, small_size=None)):
+        with pytest.raises(UserError, match="small_epochs"):
+            wrong.check("pretrain")
+
+
 def test_files_are_read_by_workers_to_the_same_images(images: AugmentedImages, tmp_path: Path) -> None:
     files = []
     for index in range(24):

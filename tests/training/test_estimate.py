@@ -140,7 +140,7 @@ def test_random_numbers_are_left_alone(data: Path) -> None:
 
 
 def test_sums() -> None:
-    stage = StageEstimate("pretrain", 10, 100, 64, 0.5, 4, 3.0)
+    stage = StageEstimate("pretrain", 10, 10, 100, 64, 0.5, 4, 3.0)
     assert stage.epoch_seconds == 50
     assert stage.seconds == 512
     settings = small("cub", pretrain={"epochs": 10, "validate_from": 4, "validate_every": 4}).stages["pretrain"]

@@ -41,7 +41,8 @@ def images_of(trainings: Iterable[Training], splits: Mapping[str, Dataset], shor
             if key not in seen:
                 seen.add(key)
                 epochs = max(1, stage.settings.epochs // shortened)
-                total += epochs * _images_per_epoch(stage.settings, len(splits["train"]))
+                share = stage.settings.full_epochs(_size(recipe)) / stage.settings.epochs
+                total += epochs * share * _images_per_epoch(stage.settings, len(splits["train"]))
                 total += _FORWARD * epochs / stage.settings.validate_every * len(splits.get("val", ()))
     return total
 
@@ -76,6 +77,10 @@ def _computed_scores(recipe: Recipe) -> list[str]:
     return [f"{float(value):.4g}" for value in scores.flatten()]
 
 
+def _size(recipe: Recipe) -> int:
+    return recipe.size or create_backbone(**recipe.backbone).preprocessing.input_size
+
+
 def _images_per_epoch(settings: StageSettings, images: int) -> float:
     if isinstance(settings, EpisodeSettings):
         way, shot = (sum(limits(count)) / 2 for count in (settings.way, settings.shot))
@@ -104,8 +109,7 @@ def images_per_second(trainings: Sequence[Training]) -> float:
     recipe = trainings[0].recipe
     with torch.random.fork_rng(devices=[]):
         network = create_backbone(**recipe.backbone).train()
-        size = recipe.size or network.preprocessing.input_size
-        images = torch.randn(_IMAGES, 3, size, size)
+        images = torch.randn(_IMAGES, 3, _size(recipe), _size(recipe))
         weights = list(network.parameters())
 
         def step() -> object:  # without an optimiser, whose import takes longer than all else here

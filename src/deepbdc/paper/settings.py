@@ -15,7 +15,7 @@ from deepbdc.methods.base import methods
 from deepbdc.paper.experiments import Row
 from deepbdc.recipes import Recipe, list_recipes, load_recipe, read_recipe
 from deepbdc.recipes.recipe import stages_of_all_methods
-from deepbdc.stages import StageSettings
+from deepbdc.stages import BatchSettings, StageSettings
 
 _LARGER = {"resnet12": "resnet34s", "resnet10": "resnet18", "resnet18": "resnet34"}
 """Networks that the paper's supplement S3-2 compares; of the others, the one with twice as many channels is larger."""
@@ -146,6 +146,8 @@ def shortened(settings: StageSettings, factor: int) -> StageSettings:
     milestones = tuple(sorted({max(1, milestone // factor) for milestone in settings.milestones}))
     gamma = settings.gamma if isinstance(settings.gamma, float) else settings.gamma[: len(milestones)]
     frozen = settings.freeze_batchnorm_from
+    if isinstance(settings, BatchSettings):
+        settings = replace(settings, small_epochs=settings.small_epochs // factor)
     return replace(
         settings,
         epochs=epochs,

@@ -5,7 +5,8 @@ any number of worker processes gives the same images, and each process of a dist
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
@@ -112,22 +114,42 @@ class Batches(ABC):
         """Load one part of a step."""
 
     def epoch(self, number: int, start: int, workers: int) -> Iterator[list[Batch]]:
-        """The steps of an epoch from ``start`` on, each a list of its parts, loaded ahead by worker processes."""
+        """The steps of an epoch from ``start`` on, each a list of its parts, loaded ahead.
+
+        Pixels in memory are loaded by a thread, one part ahead; files by this many worker processes.
+        """
         keys = [(number, step, part) for step in range(start, self.steps) for part in range(self.parts)]
+        in_memory = isinstance(self.images.dataset, PixelDataset)
+        batches = _one_ahead(self.load, keys) if in_memory else self._by_workers(keys, workers)
+        for _ in range(start, self.steps):
+            yield [next(batches) for _ in range(self.parts)]
+
+    def _by_workers(self, keys: Sequence[tuple[int, int, int]], workers: int) -> Iterator[Batch]:
+        """The batches of ``keys``, loaded by worker processes, or by this process if there are none."""
         loader = DataLoader(_Keyed(self), batch_size=None, sampler=keys, num_workers=workers)
         # The loader draws a number for its workers when it starts. It must not advance the global random stream.
         with torch.random.fork_rng(devices=[]):
             batches = iter(loader)
-        for _ in range(start, self.steps):
-            parts = [next(batches) for _ in range(self.parts)]
-            for part in parts:
-                if isinstance(part, BadImage):
-                    raise part
-            yield parts
+        for batch in batches:
+            if isinstance(batch, BadImage):
+                raise batch
+            yield batch
 
     def describe(self, epoch: int, step: int) -> str:
         """The place of a step, for a message."""
         return f"epoch {epoch + 1}, step {step + 1} of {self.steps}"
+
+
+def _one_ahead(load: Callable[[int, int, int], Batch], keys: Sequence[tuple[int, int, int]]) -> Iterator[Batch]:
+    """The batches of ``keys``; a thread loads the next one while the caller computes."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        following: list[Future[Batch]] = []
+        for key in keys:
+            following.append(pool.submit(load, *key))
+            if len(following) == 2:
+                yield following.pop(0).result()
+        for last in following:
+            yield last.result()
 
 
 class _Keyed(TorchDataset[Batch | BadImage]):
@@ -163,6 +185,12 @@ class ShuffledBatches(Batches):
                 f"{name}: a batch of {self.batch_size} images cannot be cut into equal parts for {process.count} "
                 f"processes × accumulate={settings.accumulate}: choose a batch_size that is a multiple of {pieces}"
             )
+        if settings.small_size is not None and settings.small_size > images.preprocessing.input_size:
+            raise UserError(
+                f"{name}.small_size is {settings.small_size}, larger than the images of the network, which have "
+                f"{images.preprocessing.input_size} pixels"
+            )
+        self.small_epochs, self.small_size = settings.small_epochs, settings.small_size
         self.parts = settings.accumulate
         self.steps = count // self.batch_size
         self.images_per_step = self.batch_size
@@ -172,6 +200,8 @@ class ShuffledBatches(Batches):
         indices = self.piece(epoch, step, part)
         piece = part * self.process.count + self.process.rank
         images = self.images.load(indices, derive(self.seed, self.name, "images", epoch, step, piece))
+        if epoch < self.small_epochs:
+            images = interpolate(images, size=self.small_size, mode="bilinear", antialias=True)
         return images, self.images.dataset.labels[torch.from_numpy(indices)]
 
     def piece(self, epoch: int, step: int, part: int) -> NDArray[np.int64]:

@@ -102,6 +102,10 @@ class StageSettings:
         """Whether the stage trains with episodes."""
         return False
 
+    def full_epochs(self, size: int) -> float:
+        """How many epochs with images of ``size`` pixels would take as long as all epochs of the stage."""
+        return self.epochs
+
     @property
     def usual_validation_shot(self) -> int | None:
         """The number of shots to validate with where nothing else is said: the one that the stage trains with."""
@@ -158,11 +162,23 @@ class BatchSettings(StageSettings):
     """Ordinary training on batches of labelled images."""
 
     batch_size: int = 64
+    small_epochs: int = 0
+    """In this many epochs, the first ones, images are shrunk to ``small_size``, which takes a fraction of the time."""
+    small_size: int | None = None
+    """Height and width of the images in the first ``small_epochs`` epochs."""
 
     def check(self, title: str) -> None:
         """Raise a `UserError` if a value makes no sense."""
         super().check(title)
         check_counts(self, title, ("batch_size",))
+        if not 0 <= self.small_epochs <= self.epochs:
+            raise UserError(f"{title}.small_epochs must be 0 to {self.epochs}, all epochs, got {self.small_epochs}")
+        if self.small_epochs and (self.small_size is None or self.small_size < 1):
+            raise UserError(f"{title}.small_epochs needs {title}.small_size, the size of the images in these epochs")
+
+    def full_epochs(self, size: int) -> float:
+        """Those with small images count by the number of their pixels."""
+        return self.epochs - self.small_epochs * (1 - ((self.small_size or size) / size) ** 2)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,7 @@ class StageEstimate:
     Attributes:
         name: Name of the stage in the log.
         epochs: Epochs of the recipe.
+        full_epochs: How many epochs with images of full size would take as long.
         steps: Steps per epoch.
         images_per_step: Images per step in all processes together.
         step_seconds: Duration of a step, measured.
@@ -63,6 +64,7 @@ class StageEstimate:
 
     name: str
     epochs: int
+    full_epochs: float
     steps: int | None
     images_per_step: int
     step_seconds: float
@@ -71,7 +73,7 @@ class StageEstimate:
 
     @property
     def epoch_seconds(self) -> float | None:
-        """Training of one epoch, without validation."""
+        """Training of one epoch with images of full size, without validation."""
         return None if self.steps is None else self.steps * self.step_seconds
 
     @property
@@ -79,7 +81,7 @@ class StageEstimate:
         """The whole stage."""
         if self.epoch_seconds is None:
             return None
-        return self.epochs * self.epoch_seconds + self.validations * (self.validation_seconds or 0.0)
+        return self.full_epochs * self.epoch_seconds + self.validations * (self.validation_seconds or 0.0)
 
 
 @dataclass(frozen=True)
@@ -333,8 +335,9 @@ def _measure_stages(
         steps = None if known is None and batches.steps_depend_on_data else batches.steps
         count = 0 if val is None else _count_validations(settings)
         step = measured[stage.section]
+        full = settings.full_epochs(scoring.method.embedding.preprocessing.input_size)
         estimates.append(
-            StageEstimate(stage.name, settings.epochs, steps, batches.images_per_step, step, count, seconds)
+            StageEstimate(stage.name, settings.epochs, full, steps, batches.images_per_step, step, count, seconds)
         )
     return estimates, head
 
@@ -346,10 +349,11 @@ def _count_validations(settings: StageSettings) -> int:
 
 
 def _measure_step(trainer: Trainer, batches: Batches, at_hand: bool) -> float:
-    """Duration of a step in seconds. Loading a batch counts if the training process does it itself."""
+    """Duration of a step of the last epoch in seconds. Loading counts if the training process does it itself."""
+    last = trainer.stage.settings.epochs - 1
 
     def load() -> list[tuple[Any, ...]]:
-        return [batches.load(0, 0, part) for part in range(batches.parts)]
+        return [batches.load(last, 0, part) for part in range(batches.parts)]
 
     ahead = None if at_hand else load()
 

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from deepbdc import weight_files
 from deepbdc._modes import evaluating, to_channels_last
 from deepbdc._seeds import derive
-from deepbdc.data.dataset import Dataset, PixelDataset
+from deepbdc.data.dataset import Dataset
 from deepbdc.episodes import Episodes
 from deepbdc.errors import NotFinite, UserError
 from deepbdc.evaluation import EvaluationResult, evaluate
@@ -229,10 +229,9 @@ def _train_epoch(
 ) -> None:
     """The steps of an epoch that are left, with a checkpoint from time to time."""
     fabric, stage = context.fabric, trainer.stage
-    workers = 0 if isinstance(batches.images.dataset, PixelDataset) else context.recipe.workers
     trainer.begin_epoch(epoch)
     throughput = Throughput(batches.images_per_step, progress.step)
-    loaded = batches.epoch(epoch, progress.step, workers)
+    loaded = batches.epoch(epoch, progress.step, context.recipe.workers)
     for step in range(progress.step, batches.steps):
         place = batches.describe(epoch, step)
         parts = in_all(fabric, lambda: next(loaded))

@@ -106,8 +106,12 @@ def _loss(recipe: Recipe, stage: Stage, trial: Objective, batches: Batches, step
 
 
 def _settings(recipe: Recipe, stage: Stage) -> dict[str, Any]:
-    """The values of a recipe that decide how a stage is trained."""
-    settings = dataclasses.asdict(stage.settings)
+    """The values of a recipe that decide how a stage is trained; of the stage, those that are not the default.
+
+    So a setting that a later version adds, with a default that changes nothing, leaves the key as it is.
+    """
+    usual = {field.name: _default(field) for field in dataclasses.fields(stage.settings)}
+    settings = {name: value for name, value in dataclasses.asdict(stage.settings).items() if value != usual[name]}
     common = ("seed", "dropout", "augmentation", "precision", "channels_last", "sync_batchnorm")
     chosen = {name: getattr(recipe, name) for name in common}
     if stage.settings.select == "best":  # then the classifier of the method decides which epoch is kept
@@ -115,6 +119,11 @@ def _settings(recipe: Recipe, stage: Stage) -> dict[str, Any]:
     else:
         settings = {name: value for name, value in settings.items() if name not in _OF_VALIDATION}
     return {**chosen, "stage": settings}
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
 
 
 def _describe(value: Tensor) -> tuple[float, float]:
