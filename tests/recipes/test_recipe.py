@@ -206,7 +206,9 @@ def test_recipes_at_84_pixels_on_a_cpu(name: str) -> None:
     assert recipe.evaluation is not None
     assert recipe.evaluation.episodes == 2000 or recipe.method in few
     if "pretrain" in recipe.stages and recipe.method != "maml":
-        assert recipe.stages["pretrain"].epochs == (60 if recipe.data == "cub" else 20)
+        pretrain = recipe.stages["pretrain"]
+        assert isinstance(pretrain, BatchSettings)
+        assert (pretrain.epochs, pretrain.small_epochs) == ((60, 0) if recipe.data == "cub" else (50, 40))
     assert load_recipe(name, ["data=cub_cropped"]) == dataclasses.replace(recipe, data="cub_cropped")
 
 
