@@ -79,6 +79,19 @@ def test_all_stages_are_taken_where_only_the_evaluation_differs(tiny_data: Path,
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+def test_a_stage_of_another_precision_is_taken_and_said(
+    tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A network that was trained in bf16 serves a processor that has no instructions for it."""
+    first = run(tmp_path / "first", tiny_data, tiny.recipe("protonet", meta=None, precision="bf16-mixed"))
+    recipe = tiny.recipe("protonet", meta=None)
+    train(recipe, tmp_path / "second", data=tiny_data, reuse=[tmp_path / "first"])
+    second = weight_files.load(tmp_path / "second" / "model.safetensors")[0]
+    assert trained_epochs(tmp_path / "second", "pretrain") == 0
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert "trained with precision bf16-mixed" in " ".join(capsys.readouterr().out.split())
+
+
 def test_damaged_files_and_unfinished_stages_of_other_runs_are_passed_over(tiny_data: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name / "checkpoints").mkdir(parents=True)

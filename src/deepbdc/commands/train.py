@@ -49,8 +49,8 @@ def train_recipe(
             `deepbdc data list` shows, a folder train|val|test/CLASS/IMAGE, or an .npz file.
         resume: Continue the run in the folder from its last checkpoint.
         reuse: A folder of runs, like runs or zoo. A stage that one of them has trained in exactly the same way (same
-            data, settings, seed and initial weights) is taken from there, whatever the method. The option can be
-            repeated.
+            data, settings, seed and initial weights; the precision may differ) is taken from there, whatever the
+            method. The option can be repeated.
         dry_run: Do not train: print the recipe with all its values, the size of the model and the expected time.
         list: List all recipes.
         quiet: Print only the result.

@@ -218,7 +218,9 @@ def _take_over(
     sharing.take_over(objective, identity, tensors, header)
     if context.recipe.channels_last:
         to_channels_last(objective)
-    context.log.message(f"{stage.name} is the same as in {found.parent.parent}, and is taken from there")
+    precision = header["recipe"]["precision"]
+    other = f" (trained with precision {precision})" if precision != context.recipe.precision else ""
+    context.log.message(f"{stage.name} is the same as in {found.parent.parent}, and is taken from there{other}")
     epoch: int = header["epoch"]
     return epoch
 

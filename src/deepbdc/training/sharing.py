@@ -3,8 +3,9 @@
 ProtoNet, DN4 and ADM, say, start from the same network after ordinary training on all classes. Two stages are the same
 if they have the same data, settings and seed, and if they start from the same values and find the same loss and the
 same gradients for the batches of the first two steps. Numbers are compared with a tolerance, because they round
-differently on another machine or in another version. Names of methods and layers do not count, because the same network
-has other names in other methods.
+differently on another machine or in another version. For the same reason the precision does not count: a network that
+was trained in bf16 serves a processor that has no instructions for it. Names of methods and layers do not count, because
+the same network has other names in other methods.
 """
 
 import copy
@@ -112,7 +113,7 @@ def _settings(recipe: Recipe, stage: Stage) -> dict[str, Any]:
     """
     usual = {field.name: _default(field) for field in dataclasses.fields(stage.settings)}
     settings = {name: value for name, value in dataclasses.asdict(stage.settings).items() if value != usual[name]}
-    common = ("seed", "dropout", "augmentation", "precision", "channels_last", "sync_batchnorm")
+    common = ("seed", "dropout", "augmentation", "channels_last", "sync_batchnorm")
     chosen = {name: getattr(recipe, name) for name in common}
     if stage.settings.select == "best":  # then the classifier of the method decides which epoch is kept
         chosen |= {"method": recipe.method, "options": recipe.options, "validation": recipe.validation}
