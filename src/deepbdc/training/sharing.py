@@ -4,8 +4,8 @@ ProtoNet, DN4 and ADM, say, start from the same network after ordinary training 
 if they have the same data, settings and seed, and if they start from the same values and find the same loss and the
 same gradients for the batches of the first two steps. Numbers are compared with a tolerance, because they round
 differently on another machine or in another version. For the same reason the precision does not count: a network that
-was trained in bf16 serves a processor that has no instructions for it. Names of methods and layers do not count, because
-the same network has other names in other methods.
+was trained in bf16 serves a processor that has no instructions for it. Names of methods and layers do not count,
+because the same network has other names in other methods.
 """
 
 import copy
