@@ -250,11 +250,11 @@ def _twins(cosines: Tensor, contents: Sequence[bytes]) -> list[Twins]:
         agree = _pixel_correlations(contents).to(cosines.device) >= PIXELS_AGREE
         near |= agree & (cosines >= NEAR_IF_PIXELS_AGREE)
     first, second = torch.nonzero(torch.triu(near, diagonal=1), as_tuple=True)
-    pairs = zip(first.tolist(), second.tolist(), strict=True)
-    found = [
-        Twins(one, other, bool(contents) and contents[one] == contents[other], float(cosines[one, other]))
-        for one, other in pairs
-    ]
+    found = []
+    for one, other in zip(first.tolist(), second.tolist(), strict=True):
+        identical = bool(contents) and contents[one] == contents[other]
+        # Cosines of identical pictures round differently on different processors: their order would, too.
+        found.append(Twins(one, other, identical, 1.0 if identical else float(cosines[one, other])))
     return sorted(found, key=lambda pair: (not pair.identical, -pair.similarity))
 
 
