@@ -47,8 +47,8 @@ def small(*names: str, table: str = "table3") -> Experiment:
     return dataclasses.replace(experiment, rows=tuple(row for row in experiment.rows if row.name in names))
 
 
-def bench(setting: Setting, seconds: float | None = None) -> Bench:
-    return Bench(setting, Console(quiet=True), seconds, quiet=True)
+def bench(setting: Setting, seconds: float | None = None, train: bool = True) -> Bench:
+    return Bench(setting, Console(quiet=True), seconds, quiet=True, train=train)
 
 
 @pytest.fixture
@@ -115,6 +115,30 @@ def test_a_run_that_was_trained_otherwise_is_taken_over(setting: Setting, steps:
     other = dataclasses.replace(setting, values=(*VALUES, "seed=7"))
     assert bench(other).fill(small("ProtoNet"))[0].cells[1].run != elsewhere
     assert steps
+
+
+def test_a_run_of_another_precision_is_taken_over(setting: Setting, steps: list[str]) -> None:
+    elsewhere = setting.runs / "mine" / "exact"
+    recipe = dataclasses.replace(setting.recipe(small("ProtoNet").rows[0], 1), precision="32-true")
+    train(recipe, elsewhere, data=setting.data, quiet=True)
+    steps.clear()
+    other = dataclasses.replace(setting, values=(*VALUES, "precision=bf16-mixed"))
+    assert bench(other).fill(small("ProtoNet"))[0].cells[1].run == elsewhere
+    assert steps == []
+
+
+@pytest.mark.parametrize(("select", "taken"), [("last", True), ("best", False)])
+def test_how_often_a_run_was_validated_counts_if_it_chose_the_network(
+    setting: Setting, select: str, taken: bool
+) -> None:
+    chosen = (*VALUES, f"pretrain.select={select}", f"meta.select={select}")
+    elsewhere = setting.runs / "mine" / "often"
+    often = dataclasses.replace(setting, values=(*chosen, "pretrain.validate_every=1"))
+    train(often.recipe(small("ProtoNet").rows[0], 1), elsewhere, data=setting.data, quiet=True)
+    rare = dataclasses.replace(setting, values=(*chosen, "pretrain.validate_every=2"))
+    found = bench(rare, train=False).fill(small("ProtoNet"))[0].cells[1]
+    assert (found.run == elsewhere) is taken
+    assert (found.reason == "not trained yet") is not taken
 
 
 def test_networks_and_stages_of_another_folder_are_used(setting: Setting, steps: list[str], tmp_path: Path) -> None:
@@ -194,6 +218,8 @@ def test_cells_that_cannot_be_say_why(setting: Setting) -> None:
     assert "[1] ours needs test images of another domain than the training images: give them with --target, " in text
     late = bench(setting, seconds=-60.0).fill(small("ProtoNet"))
     assert "budget" in late[0].cells[1].reason
+    new = dataclasses.replace(setting, values=(*VALUES, "seed=7"))
+    assert bench(new, train=False).fill(small("ProtoNet"))[0].cells[1].reason == "not trained yet"
     broken = dataclasses.replace(setting, values=(*VALUES, "options.nonsense=1"))
     assert "nonsense" in bench(broken).fill(small("ProtoNet"))[0].cells[1].reason
 

@@ -32,6 +32,7 @@ def paper(
     seeds: Annotated[int, Parameter(metavar="COUNT")] = 1,
     budget: Annotated[float | None, Parameter(metavar="MINUTES")] = None,
     reuse: Reuse = (),
+    no_train: Flag = False,
     runs: Annotated[Path, Parameter(metavar="FOLDER", group=OUTPUT)] = Path("runs"),
     output: Annotated[Path | None, Parameter(alias="-o", metavar="FOLDER", group=OUTPUT)] = None,
     quiet: Annotated[Flag, Parameter(group=OUTPUT)] = False,
@@ -72,6 +73,7 @@ def paper(
             is started. The choice is kept in the output folder.
         reuse: Another folder of finished runs, like zoo, whose networks and stages are used where they are what a table
             needs. The option can be repeated.
+        no_train: Train nothing: fill only the rows whose networks are there, for example those of the zoo.
         runs: The folder that contains the folders of the runs.
         output: The folder to write to (default: paper/DATA). For `relations` alone also a picture, as .png, .pdf or
             .svg (default: relations.png).
@@ -111,7 +113,7 @@ def paper(
         _verify(console, Bench(kept_plan(setting) or setting, console, quiet=quiet), chosen)
         return
     setting = _with_plan(Bench(setting, console), chosen, budget, console, quiet)
-    _write(console, Bench(setting, console, None if budget is None else 60 * budget, quiet), chosen)
+    _write(console, Bench(setting, console, None if budget is None else 60 * budget, quiet, not no_train), chosen)
 
 
 def _list(console: "Console", bench: "Bench") -> None:

@@ -64,10 +64,18 @@ class Bench:
         console: Where to print what is being done.
         seconds: After this time no further training is started. None: no limit.
         quiet: Whether to print only the tables.
+        train: Whether to train what is missing. If not, rows without a finished run stay empty.
     """
 
-    def __init__(self, setting: Setting, console: "Console", seconds: float | None = None, quiet: bool = False) -> None:
-        self.setting, self.console, self.quiet = setting, console, quiet
+    def __init__(
+        self,
+        setting: Setting,
+        console: "Console",
+        seconds: float | None = None,
+        quiet: bool = False,
+        train: bool = True,
+    ) -> None:
+        self.setting, self.console, self.quiet, self.train = setting, console, quiet, train
         self._budget = seconds
         self._end = None if seconds is None else time.monotonic() + seconds
 
@@ -163,6 +171,8 @@ class Bench:
     def _trained(self, experiment: Experiment, row: Row, recipe: Recipe) -> Training:
         training = self._training(recipe)
         if not training.finished:
+            if not self.train:
+                raise NotPossible("not trained yet")
             if self._end is not None and time.monotonic() > self._end:
                 assert self._budget is not None
                 raise NotPossible(f"not trained: the budget of {self._budget / 60:g} minutes was used up")

@@ -11,7 +11,7 @@ from deepbdc import weight_files
 from deepbdc.errors import UserError
 from deepbdc.paper.settings import Setting
 from deepbdc.recipes import Recipe, list_recipes, load_recipe
-from deepbdc.runs import MODEL, RECIPE, is_finished, same_training
+from deepbdc.runs import MODEL, RECIPE, is_finished, same_training, training_differences
 from deepbdc.training.devices import DeviceOptions
 from deepbdc.training.run import train
 
@@ -33,6 +33,9 @@ class Training:
 
 def training_of(setting: Setting, recipe: Recipe, fingerprint: str) -> Training:
     """The training of a recipe: a finished run with the same recipe and images, or a new one.
+
+    A finished run may have another precision, which depends on the processor, and may have been validated more or less
+    often where its last network is kept.
 
     Args:
         setting: Where the runs are.
@@ -70,9 +73,17 @@ def _is_run_of(folder: Path, recipe: Recipe, fingerprint: str) -> bool:
         other = load_recipe(folder / RECIPE)
     except (UserError, OSError):
         return False  # of an earlier version, or damaged: it is of no use here
-    if other.method != recipe.method or not same_training(other, recipe):
+    if other.method != recipe.method or any(_matters(key, recipe) for key in training_differences(other, recipe)):
         return False
     return bool(weight_files.load_header(folder / MODEL).get("data_fingerprint") == fingerprint)
+
+
+def _matters(key: str, recipe: Recipe) -> bool:
+    """Whether another value of a key of the recipe, like ``pretrain.epochs``, makes a run useless for a table."""
+    stage, _, name = key.partition(".")
+    if name == "validate_every" and stage in recipe.stages:
+        return recipe.stages[stage].select != "last"
+    return key != "precision"
 
 
 def _folder(setting: Setting, recipe: Recipe) -> Path:
