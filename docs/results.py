@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 from page_table import PageTable
 
+from deepbdc.errors import UserError
 from deepbdc.evaluation import EvaluationResult
 from deepbdc.gallery import KeptResult, load_result
 from deepbdc.report.comparison_output import difference_in_words
@@ -120,12 +121,13 @@ def accuracy(result: EvaluationResult | None) -> str:
 
 
 def difference(result: EvaluationResult | None, other: EvaluationResult | None) -> str:
-    """The paired difference of two results of the same episodes; a dash where there is none."""
+    """The paired difference of two results on the episodes that both have; a dash where there is none."""
     if result is None or other is None or result is other:
         return "–"
-    if result.episodes_fingerprint != other.episodes_fingerprint:
+    try:
+        return difference_in_words(result.compare(other)).replace("*", "★")
+    except UserError:
         return "other episodes"
-    return difference_in_words(result.compare(other)).replace("*", "★")
 
 
 def published_rows(section: Section, method: str) -> tuple[Published | None, Published | None]:
@@ -152,7 +154,7 @@ def row_cells(section: Section, row: KeptResult) -> list[str]:
     bold = "**" if is_bdc(row) else ""
     zoo = Path("zoo") / section.data / section.backbone / row.name
     link = f" ([network](../{zoo.as_posix()}))" if (ROOT / zoo).is_dir() else ""
-    cells = [f"{bold}{row.name}{bold}{transductive_mark(row.results)}{link}"]
+    cells = [f"{bold}{row.name}{bold}{transductive_mark(row.results)}{link}{fewer_episodes(section, row)}"]
     results = [with_shots(row, shot) for shot in section.shots]
     cells += [f"{bold}{accuracy(result)}{bold}" for result in results]
     for name in BASELINES:
@@ -161,6 +163,13 @@ def row_cells(section: Section, row: KeptResult) -> list[str]:
             cells.append(difference(result, None if other is None else with_shots(other, shot)))
     same, another = published_rows(section, row.name)
     return [*cells, published_text(same, section.shots), published_text(another, section.shots, backbone=True)]
+
+
+def fewer_episodes(section: Section, row: KeptResult) -> str:
+    """Text like ``, 600 episodes`` for a row that has fewer than the other rows of its section."""
+    counts = {len(result.accuracies) for result in row.results}
+    usual = max(len(result.accuracies) for other in section.rows for result in other.results)
+    return "" if counts == {usual} else f", {' and '.join(f'{count:,}' for count in sorted(counts))} episodes"
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:
