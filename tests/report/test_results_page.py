@@ -93,6 +93,22 @@ def test_results_of_other_episodes_are_not_paired(gallery: Path) -> None:
     assert line.count("other episodes") == 1
 
 
+def test_fewer_episodes_are_said_and_paired(gallery: Path) -> None:
+    file = gallery / "cub" / "conv4" / "maml.json"
+    content = json.loads(file.read_text())
+    for result in content["results"]:
+        result["accuracies"] = result["accuracies"][:600]
+        result["classes"] = result["classes"][:600]
+    file.write_text(json.dumps(content))
+    line = next(line for line in page.section_table(page.sections(gallery)[0]).splitlines() if "maml" in line)
+    maml, baseline = (
+        load_result(gallery / "cub" / "conv4" / f"{name}.json").results[0] for name in ("maml", "protonet")
+    )
+    difference = float((maml.accuracies - baseline.accuracies[:600]).mean())
+    assert line.startswith("| maml †, 600 episodes |")
+    assert f"{difference:+.2f} ± ".replace("-", "−") in line
+
+
 def test_the_bar_is_named() -> None:
     (section,) = (section for section in page.sections() if section.data == "cifar_fs")
     assert "ConstellationNet *69.3 / 82.7* (Conv4 with attention, leaderboard of November 2022)" in page.others(section)
