@@ -115,6 +115,8 @@ def _content(run: Path, file: Path, recipe: dict[str, Any], data: Path | None) -
     content = json.loads(file.read_text(encoding="utf-8"))
     results = [EvaluationResult.from_json(one) for one in content.pop("results")]
     content.pop("request", None)
+    if "ensemble" in content:
+        content["ensemble"] = [Path(name).name for name in content["ensemble"]]
     content |= {"training_seed": recipe.get("seed", content.get("training_seed"))}
     if "trained_on" not in content and (run / MODEL).is_file():
         classes = len(weight_files.load_header(run / MODEL)["class_names"])
@@ -131,9 +133,12 @@ def _tested_on(data: str, file: Path, content: dict[str, Any]) -> str:
 
 
 def _test_time(content: dict[str, Any]) -> str:
-    """What tells the name of an evaluation with several crops, or centred, from that of the usual one."""
+    """What tells the name of an evaluation with other networks, several crops, or centred, from the usual one."""
     first = EvaluationResult.from_json(content["results"][0])
-    return f"_crops{first.crops}" * (first.crops > 1) + "_centred" * first.centre
+    networks = 1 + len(content.get("ensemble", ()))
+    return (
+        f"_ensemble{networks}" * (networks > 1) + f"_crops{first.crops}" * (first.crops > 1) + "_centred" * first.centre
+    )
 
 
 def _plain(data: str) -> str:

@@ -5,6 +5,7 @@ from .classifiers import list_classifiers as list_classifiers
 from .data.loading import list_datasets as list_datasets
 from .data.loading import load_dataset as load_dataset
 from .embedding import Embedding as Embedding
+from .ensemble import Ensemble as Ensemble
 from .episodes import sample_episodes as sample_episodes
 from .errors import UserError as UserError
 from .estimator import FewShotClassifier as FewShotClassifier

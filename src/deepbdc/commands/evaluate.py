@@ -1,7 +1,8 @@
 """``deepbdc evaluate``: a trained run, or an untrained model, on episodes of a data set."""
 
 import os
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -37,6 +38,7 @@ def evaluate_model(
     /,
     *,
     classifier: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    ensemble: Annotated[list[str] | None, Parameter(metavar="MODEL", negative=())] = None,
     data: Annotated[DataOrPath | None, Parameter(group=DATA)] = None,
     split: Annotated[Literal["train", "val", "test"], Parameter(metavar="NAME", group=DATA)] = "test",
     root: Annotated[Root, Parameter(group=DATA)] = None,
@@ -69,6 +71,7 @@ def evaluate_model(
         deepbdc evaluate runs/glyphs/stl_deepbdc --shot 1 --shot 5
         deepbdc evaluate runs/mini/stl_deepbdc --data cub --shot 5 --crops 5
         deepbdc evaluate conv4 --data glyphs --size 32 --classifier logistic
+        deepbdc evaluate runs/glyphs/stl_deepbdc --ensemble runs/glyphs/dn4
 
     The results of a run are also written to its folder, as JSON. Evaluations on test classes are counted in the file
     looks.jsonl there.
@@ -79,6 +82,8 @@ def evaluate_model(
             backbone with random weights (conv4, resnet12, ..., timm/NAME).
         classifier: How queries are classified: prototype, logistic, svm or softmax (default: the run's own, else
             prototype).
+        ensemble: A further run or network of the zoo: the answer is then the mean of the probabilities that all of them
+            give. Repeat the option for more.
         data: A name that `deepbdc data list` shows, a folder train|val|test/CLASS/IMAGE, or an .npz file; for a run
             also a folder that contains its benchmark (default: the data of the run, else glyphs).
         split: The split whose classes are used.
@@ -124,16 +129,20 @@ def evaluate_model(
     )
     trained, place = _load(model), root
     if trained is None:
+        if ensemble:
+            raise UserError(f"{model} is not a trained run: an ensemble needs trained networks")
         request = evaluation.EvaluationRequest(
             model, data or "glyphs", split, classifier=classifier, **settings, **untrained
         )
     else:
         _refuse(model, untrained)
+        trained = _with_others(trained, ensemble or (), classifier)
         if base is not None and trained.method.needs_base_images:
             from deepbdc.runs import base_images
 
             trained.method.base = base_images(trained.recipe, base)
-        request, place = _request_of_run(model, trained, data, root, split=split, classifier=classifier, **settings)
+        settings |= {"split": split, "classifier": classifier, "ensemble": tuple(ensemble or ())}
+        request, place = _request_of_run(model, trained, data, root, **settings)
     if base is not None and (trained is None or not (trained.method.needs_base_images or request.centre)):
         raise UserError(f"{model} does not need the images of its training classes: omit --base")
     _ = request.test_time  # raises an error for impossible values before the slow part
@@ -180,6 +189,23 @@ def _load(model: str) -> "Run | None":
         train = f". 'deepbdc train RECIPE' makes one. {what_there_is()}"
         raise FileNotFoundError(f"there is no run {model}{f': did you mean {guess}?' if guess.is_dir() else train}")
     return None
+
+
+def _with_others(trained: "Run", others: Sequence[str], classifier: str | None) -> "Run":
+    """The run with the ensemble of its network and those of ``others`` as its method; the run itself without others."""
+    if not others:
+        return trained
+    if classifier is not None:
+        raise UserError("each network of an ensemble has its own classifier: leave out --classifier")
+    from deepbdc.ensemble import Ensemble
+
+    members = [trained.method]
+    for name in others:
+        other = _load(name)
+        if other is None:
+            raise UserError(f"{name} is not a trained run: an ensemble needs trained networks")
+        members.append(other.method)
+    return replace(trained, method=Ensemble(members))
 
 
 def _refuse(model: str, untrained: dict[str, Any]) -> None:

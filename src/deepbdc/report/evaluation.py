@@ -44,6 +44,8 @@ class EvaluationRequest:
     centre: bool = False
     classifier: str | None = None
     """None: the classifier of the run; for a model without a run, ``prototype``."""
+    ensemble: tuple[str, ...] = ()
+    """Further runs whose networks answer together with that of ``model``."""
     pool: str = "bdc"
     reduce_to: int | None = None
     width: float = 1.0
@@ -140,7 +142,8 @@ def default_output(request: EvaluationRequest, results: Sequence[EvaluationResul
     kind = f"unbalanced-{request.dirichlet:g}" if request.unbalanced else None
     crops = f"crops-{request.crops}" if request.crops > 1 else None
     side = f"side-{request.crop_side:g}" if request.test_time.has_corners else None
-    shown = [request.classifier, kind, crops, side, "centred" if request.centre else None]
+    others = "-".join(["with", *(Path(name).name for name in request.ensemble)]) if request.ensemble else None
+    shown = [request.classifier, others, kind, crops, side, "centred" if request.centre else None]
     parts = ["evaluation", stage, results[0].dataset, results[0].split, *shown]
     name = "-".join(part.replace("->", "_to_") for part in parts if part)
     return trained.folder / (re.sub(r"[^\w.-]", "_", name) + ".json")
@@ -149,7 +152,8 @@ def default_output(request: EvaluationRequest, results: Sequence[EvaluationResul
 def table(request: EvaluationRequest, results: Sequence[EvaluationResult], trained: bool = False) -> "Table":
     """The results of a request as a table: accuracies with 95 % intervals, one column per number of shots."""
     if trained:
-        return results_table(request.model, results, request.classifier or "the run's own")
+        names = " + ".join([request.model, *request.ensemble])
+        return results_table(names, results, request.classifier or "the run's own")
     weights = "trained on ImageNet" if request.model.startswith("efficientnet_lite") else "untrained"
     model = request.model if request.model == "pixels" else f"{request.model} ({weights}), {request.pool}"
     return results_table(model, results, request.classifier or "prototype")
@@ -248,5 +252,6 @@ def write_results(
         recipe, classes = trained.recipe, len(trained.class_names)
         run = {"method": recipe.method, "training_seed": recipe.seed}
         run |= {"trained_on": {"data": recipe.data, "classes": classes}}
+        run |= {"ensemble": list(request.ensemble)} if request.ensemble else {}
     content = {**origin(), **run, "looks": looks, "request": asdict(request)}
     write_json(path, {**content, "results": [result.as_json() for result in results]})
