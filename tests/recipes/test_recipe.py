@@ -202,7 +202,7 @@ def test_recipes_at_84_pixels_on_a_cpu(name: str) -> None:
     preprocessing = build_method(recipe).embedding.preprocessing
     assert preprocessing.input_size == 84
     assert recipe.shrink_to == preprocessing.resize  # then an evaluation gets the same pixels as from the files
-    few = ("aa", "gnn_ft", "maml", "tadam")  # the network sees each task, or a task takes long
+    few = ("aa", "deepemd", "gnn_ft", "maml", "tadam")  # the network sees each task, or a task takes long
     assert recipe.evaluation is not None
     assert recipe.evaluation.episodes == 2000 or recipe.method in few
     if "pretrain" in recipe.stages and recipe.method != "maml":
