@@ -317,7 +317,7 @@ def help_page(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ("explain", 2),
         ("app", 3),
         ("train", 2),
-        ("evaluate", 3),
+        ("evaluate", 4),
         ("compare", 3),
         ("paper", 7),
         ("data list", 0),
