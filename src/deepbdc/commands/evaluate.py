@@ -127,24 +127,8 @@ def evaluate_model(
     untrained = given(
         pool=pool, reduce_to=reduce_to, width=width, removed_downsamplings=removed_downsamplings, size=size
     )
-    trained, place = _load(model), root
-    if trained is None:
-        if ensemble:
-            raise UserError(f"{model} is not a trained run: an ensemble needs trained networks")
-        request = evaluation.EvaluationRequest(
-            model, data or "glyphs", split, classifier=classifier, **settings, **untrained
-        )
-    else:
-        _refuse(model, untrained)
-        trained = _with_others(trained, ensemble or (), classifier)
-        if base is not None and trained.method.needs_base_images:
-            from deepbdc.runs import base_images
-
-            trained.method.base = base_images(trained.recipe, base)
-        settings |= {"split": split, "classifier": classifier, "ensemble": tuple(ensemble or ())}
-        request, place = _request_of_run(model, trained, data, root, **settings)
-    if base is not None and (trained is None or not (trained.method.needs_base_images or request.centre)):
-        raise UserError(f"{model} does not need the images of its training classes: omit --base")
+    settings |= {"split": split, "classifier": classifier}
+    request, trained, place = _what_to_evaluate(model, ensemble or (), data, root, base, settings, untrained)
     _ = request.test_time  # raises an error for impossible values before the slow part
     device, shard = _device_and_shard(processes)
     results = evaluation.run(
@@ -167,6 +151,36 @@ def evaluate_model(
     if output is not None:
         evaluation.write_results(output, request, results, trained, looks)
         console.print(f"Results: {output}", markup=False, soft_wrap=True)
+
+
+def _what_to_evaluate(
+    model: str,
+    others: Sequence[str],
+    data: str | None,
+    root: Path | None,
+    base: str | None,
+    settings: dict[str, Any],
+    untrained: dict[str, Any],
+) -> "tuple[EvaluationRequest, Run | None, Path | None]":
+    """Return what to evaluate, the trained run with its ensemble if there is one, and the folder of the data."""
+    from deepbdc.report.evaluation import EvaluationRequest
+
+    trained, place = _load(model), root
+    if trained is None:
+        if others:
+            raise UserError(f"{model} is not a trained run: an ensemble needs trained networks")
+        request = EvaluationRequest(model, data or "glyphs", **settings, **untrained)
+    else:
+        _refuse(model, untrained)
+        trained = _with_others(trained, others, settings["classifier"])
+        if base is not None and trained.method.needs_base_images:
+            from deepbdc.runs import base_images
+
+            trained.method.base = base_images(trained.recipe, base)
+        request, place = _request_of_run(model, trained, data, root, ensemble=tuple(others), **settings)
+    if base is not None and (trained is None or not (trained.method.needs_base_images or request.centre)):
+        raise UserError(f"{model} does not need the images of its training classes: omit --base")
+    return request, trained, place
 
 
 def _load(model: str) -> "Run | None":
