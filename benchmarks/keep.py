@@ -133,12 +133,16 @@ def _tested_on(data: str, file: Path, content: dict[str, Any]) -> str:
 
 
 def _test_time(content: dict[str, Any]) -> str:
-    """What tells the name of an evaluation with other networks, several crops, or centred, from the usual one."""
+    """What tells the name of an evaluation with other networks, crops, a power, or centred, from the usual one."""
     first = EvaluationResult.from_json(content["results"][0])
     networks = 1 + len(content.get("ensemble", ()))
-    return (
-        f"_ensemble{networks}" * (networks > 1) + f"_crops{first.crops}" * (first.crops > 1) + "_centred" * first.centre
-    )
+    parts = {
+        f"_ensemble{networks}": networks > 1,
+        f"_crops{first.crops}": first.crops > 1,
+        f"_power{first.power:g}": first.power != 1,
+        "_centred": first.centre,
+    }
+    return "".join(part for part, shown in parts.items() if shown)
 
 
 def _plain(data: str) -> str:

@@ -1,4 +1,4 @@
-"""Evaluations with several crops and with the mean of the training images subtracted, against naive versions."""
+"""Evaluations with several crops, a power, and the mean of the training images subtracted, against naive versions."""
 
 import json
 from pathlib import Path
@@ -89,6 +89,27 @@ def test_crops_and_centring_equal_the_naive_way() -> None:
     assert not np.array_equal(plain.accuracies, found.accuracies)
 
 
+def test_a_power_keeps_signs_and_comes_before_the_mean() -> None:
+    tried, settings = method("logistic"), {"way": 5, "shot": 2, "query": 6, "seed": 3}
+
+    def roots(data: ArrayDataset) -> Tensor:
+        rows = naive_rows(tried.embedding, data, FIVE)
+        assert (rows < 0).any()
+        assert (rows > 0).any()
+        return torch.where(rows < 0, -rows.abs().sqrt(), rows.abs().sqrt())
+
+    rows = roots(DATA)
+    found = evaluate(tried, DATA, episodes=30, **settings, crops=5, crop_side=0.7, power=0.5)
+    assert found.accuracies.tolist() == pytest.approx(naive_accuracies(tried, rows, count=30, **settings))
+    assert found.test_time == AtTestTime(5, 0.7, power=0.5)
+    centred = rows - roots(BASE).mean(dim=0)
+    found = evaluate(tried, DATA, episodes=30, **settings, crops=5, crop_side=0.7, power=0.5, base=BASE)
+    assert found.accuracies.tolist() == pytest.approx(naive_accuracies(tried, centred, count=30, **settings))
+    assert found.kept.endswith(
+        "mean of 5 views of side 0.7, entries to the power 0.5, mean of the training images subtracted"
+    )
+
+
 def test_features_of_other_views_are_not_taken_from_the_cache(tmp_path: Path) -> None:
     embedding = network()
     banks = [
@@ -110,6 +131,8 @@ def test_what_has_no_vectors_is_refused() -> None:
         evaluate(maml, DATA, query=2, episodes=2, crops=2)
     with pytest.raises(UserError, match=r"MAML does not represent an image by one vector.* leave out centre"):
         evaluate(maml, DATA, query=2, episodes=2, base=BASE)
+    with pytest.raises(UserError, match=r"MAML does not represent an image by one vector.* leave out power"):
+        evaluate(maml, DATA, query=2, episodes=2, power=0.5)
 
 
 def test_a_small_budget_gives_half_precision_and_no_maps() -> None:
@@ -145,8 +168,12 @@ def test_a_recipe_and_the_command_take_crops_and_centring(
     assert compared["accuracies"] == trained[0].accuracies.tolist()
 
     assert script("keep").keep(file, tmp_path / "gallery").name == "stl_deepbdc_crops5_centred.json"
-    for option in (["--crops", "4"], ["--crop-side", "0"]):
-        with pytest.raises(SystemExit, match=r"crop(s|_side) must be"):
+    main(["evaluate", str(run), "--crops", "1", "--no-centre", "--power", "0.5"])
+    powered = run / "evaluation-tiny-test-power-0.5.json"
+    assert load_result(powered).results[0].test_time == AtTestTime(crop_side=0.8, power=0.5)
+    assert script("keep").keep(powered, tmp_path / "gallery").name == "stl_deepbdc_power0.5.json"
+    for option in (["--crops", "4"], ["--crop-side", "0"], ["--power", "0"]):
+        with pytest.raises(SystemExit, match=r"(crops|crop_side|power) must be"):
             main(["evaluate", str(run), *option])
     with pytest.raises(SystemExit, match="there are none: leave it out"):
         main(["evaluate", "pixels", "--centre", "--data", str(tiny_data), "--size", "8", "--way", "3", "--query", "3"])

@@ -56,14 +56,15 @@ class EvaluationResult:
     assumes_balanced_queries: bool = False
     classes: NDArray[np.int64] | None = field(default=None, repr=False)
     """The classes of each episode ``(episodes, way)``, as indices of ``class_names``; None if the ways differ."""
-    crops: int = 1  # as for `AtTestTime`, like the next two
+    crops: int = 1  # as for `AtTestTime`, like the next three
     crop_side: float = 0.875
     centre: bool = False
+    power: float = 1.0
 
     @property
     def test_time(self) -> AtTestTime:
         """What was made of each image besides the usual."""
-        return AtTestTime(self.crops, self.crop_side, self.centre)
+        return AtTestTime(self.crops, self.crop_side, self.centre, self.power)
 
     @property
     def mean(self) -> float:
@@ -188,6 +189,7 @@ def evaluate(
     shard: Shard | None = None,
     crops: int = 1,
     crop_side: float = AtTestTime.crop_side,
+    power: float = 1.0,
     base: Dataset | None = None,
 ) -> EvaluationResult:
     """Evaluate a method on episodes of a data set.
@@ -207,6 +209,7 @@ def evaluate(
         confusion: Also count which class was taken for which.
         crops, crop_side: How many views of each image are embedded and fused, as for `AtTestTime`; with ``bank``, those
             of the bank.
+        power: Exponent of the entries of each representation, as for `AtTestTime`; with ``bank``, that of the bank.
         base: The training images. Their mean representation is then subtracted from each representation.
     """
     start = time.perf_counter()
@@ -224,7 +227,7 @@ def evaluate(
     if bank is None:
         options: dict[str, Any] = {"batch_size": batch_size, "device": device, "budget": budget, "cache": cache}
         options |= {"progress": progress, "workers": workers, "shard": shard}
-        chosen = AtTestTime(crops, crop_side, centre=base is not None)
+        chosen = AtTestTime(crops, crop_side, centre=base is not None, power=power)
         training = None if base is None else TrainingClasses(base)
         bank = prepare_source(method.to(device), dataset, chosen, training, **options)
     bank.check(method.embedding, dataset)

@@ -158,9 +158,10 @@ def build_bank(
         workers: Processes that read image files ahead.
         shard: This process's share, when several embed together; each then has the whole bank.
         test_time: How many views of each image are embedded and fused, see `deepbdc.data.views.fuse`. The bank then
-            has the fused representation, and takes no more memory than without views. Nothing is centred here.
+            has the fused representation, and takes no more memory than without views. The rest, a power and the mean of
+            the training images, is left to `prepare_source`.
     """
-    test_time = replace(test_time, centre=False)
+    test_time = replace(test_time, centre=False, power=1.0)
     embedding.check_fixed()
     weights = weights_fingerprint(embedding)
     budget = usable_memory() // 4 if budget is None else budget

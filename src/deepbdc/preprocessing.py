@@ -44,12 +44,17 @@ class AtTestTime:
     """Side of a view at a corner, as a share of the shorter side of the image."""
     centre: bool = False
     """Whether the mean representation of the training images is subtracted from each representation."""
+    power: float = 1.0
+    """Exponent of the entries of each representation, which keep their signs; before any mean is subtracted. 0.5, the
+    signed square root, is usual for second-order pooling."""
 
     def __post_init__(self) -> None:
         if self.crops not in CROPS:
             raise UserError(f"crops must be one of {', '.join(map(str, CROPS))}, got {self.crops}")
         if not 0 < self.crop_side <= 1:
             raise UserError(f"crop_side must be above 0 and at most 1, got {self.crop_side}")
+        if not 0 < self.power <= 1:
+            raise UserError(f"power must be above 0 and at most 1, which changes nothing, got {self.power}")
 
     @property
     def has_corners(self) -> bool:
@@ -65,7 +70,8 @@ class AtTestTime:
         """What is not as usual, in a few words each."""
         side = f" of side {self.crop_side:g}" if self.has_corners else ""
         views = [f"mean of {self.crops} views{side}"] if self.crops > 1 else []
-        return [*views, *(["mean of the training images subtracted"] if self.centre else [])]
+        powers = [f"entries to the power {self.power:g}"] if self.power != 1 else []
+        return [*views, *powers, *(["mean of the training images subtracted"] if self.centre else [])]
 
 
 AS_USUAL = AtTestTime()

@@ -1,4 +1,4 @@
-"""What an evaluation takes of each image: views that are fused, and the mean of the training images subtracted."""
+"""What an evaluation takes of each image: fused views, powers, minus the mean of the training images."""
 
 from dataclasses import replace
 from typing import Any
@@ -34,17 +34,21 @@ def prepare_source(
             f"{name_of(method)} adapts its network to each task and takes pictures, not representations, which could "
             "be averaged over crops: leave out crops"
         )
+    if not test_time.centre and test_time.power == 1:
+        return source
+    if source.rows(np.zeros(1, dtype=np.int64)).dim() != 2:
+        raise UserError(
+            f"{name_of(method)} does not represent an image by one vector, which could be raised to a power, or from "
+            "which the mean of the training images could be subtracted: leave out power and centre"
+        )
+    if test_time.power != 1:
+        source = Powered(source, test_time.power)
     if not test_time.centre:
         return source
-    row = source.rows(np.zeros(1, dtype=np.int64))
-    if row.dim() != 2:
-        raise UserError(
-            f"{name_of(method)} does not represent an image by one vector, from which the mean of the training images "
-            "could be subtracted: leave out centre"
-        )
     if base is None:
         raise UserError("centre subtracts the mean of the training images, and there are none: leave it out")
-    return Centred(source, mean_of_rows(method.source(base.dataset, **options, test_time=test_time), len(base.dataset)))
+    training = prepare_source(method, base.dataset, replace(test_time, centre=False), **options)
+    return Centred(source, mean_of_rows(training, len(base.dataset)))
 
 
 def name_of(method: Method) -> str:
@@ -52,7 +56,43 @@ def name_of(method: Method) -> str:
     return type(method.classifier if type(method) is Method else method).__name__
 
 
-class Centred(Source):
+class Changed(Source):
+    """Representations of another source that are changed in some way.
+
+    Args:
+        source: Gives the representations.
+        how: What is done to them, in the words of `AtTestTime`.
+        test_time: All that is made of each image.
+    """
+
+    def __init__(self, source: Source, how: AtTestTime, test_time: AtTestTime) -> None:
+        self.source, self.test_time = source, test_time
+        self.data_fingerprint = source.data_fingerprint
+        self.kept = ", ".join([source.kept, *how.in_words()])
+
+    def check(self, embedding: Embedding, dataset: Dataset) -> None:
+        """Raise if this was made of other images, or by another network."""
+        self.source.check(embedding, dataset)
+
+
+class Powered(Changed):
+    """Representations whose entries are raised to a power and keep their signs, sign(x) |x|^power.
+
+    Args:
+        source: Gives the representations.
+        power: The exponent.
+    """
+
+    def __init__(self, source: Source, power: float) -> None:
+        super().__init__(source, AtTestTime(power=power), replace(source.test_time, power=power))
+
+    def rows(self, indices: NDArray[np.int64]) -> Tensor:
+        """Representations of some images, to the power."""
+        rows = self.source.rows(indices)
+        return rows.sign() * rows.abs() ** self.test_time.power
+
+
+class Centred(Changed):
     """Representations minus a mean vector, such as that of the training images.
 
     Args:
@@ -61,16 +101,10 @@ class Centred(Source):
     """
 
     def __init__(self, source: Source, mean: Tensor) -> None:
-        self.source, self.mean = source, mean
-        self.data_fingerprint = source.data_fingerprint
-        self.test_time = replace(source.test_time, centre=True)
-        self.kept = ", ".join([source.kept, *AtTestTime(centre=True).in_words()])
+        super().__init__(source, AtTestTime(centre=True), replace(source.test_time, centre=True))
+        self.mean = mean
 
     def rows(self, indices: NDArray[np.int64]) -> Tensor:
         """Representations of some images, minus the mean."""
         rows = self.source.rows(indices)
         return rows - self.mean.to(rows)
-
-    def check(self, embedding: Embedding, dataset: Dataset) -> None:
-        """Raise if this was made of other images, or by another network."""
-        self.source.check(embedding, dataset)

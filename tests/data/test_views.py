@@ -72,7 +72,14 @@ def test_every_view_has_the_same_say() -> None:
     assert fused[0, 0] == fused[0, 1] == pytest.approx(25.5)
 
 
-@pytest.mark.parametrize(("values", "words"), [({"crops": 3}, "1, 2, 5, 10, got 3"), ({"crop_side": 1.5}, "got 1.5")])
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"crops": 3}, "1, 2, 5, 10, got 3"),
+        ({"crop_side": 1.5}, "got 1.5"),
+        ({"power": 1.5}, "power must be .* got 1.5"),
+    ],
+)
 def test_impossible_values(values: dict[str, float], words: str) -> None:
     with pytest.raises(UserError, match=words):
         AtTestTime(**values)  # type: ignore[arg-type]

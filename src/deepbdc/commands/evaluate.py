@@ -53,6 +53,7 @@ def evaluate_model(
     dirichlet: Annotated[float | None, Parameter(metavar="NUMBER", group=EPISODES)] = None,
     crops: Annotated[int | None, Parameter(metavar="COUNT", group=IMAGES)] = None,
     crop_side: Annotated[float | None, Parameter(metavar="SHARE", group=IMAGES)] = None,
+    power: Annotated[float | None, Parameter(metavar="EXPONENT", group=IMAGES)] = None,
     centre: Annotated[bool | None, Parameter(negative="--no-centre", group=IMAGES)] = None,
     output: Annotated[Path | None, Parameter(alias="-o", metavar="FILE", group=OUTPUT)] = None,
     cache: Cache = None,
@@ -103,6 +104,8 @@ def evaluate_model(
             the four corners, 10 with the mirror images of these five (default: the recipe's, else 1).
         crop_side: Side of the views at the corners, as a share of the shorter side of the image (default: the
             recipe's, else 0.875).
+        power: Raise the entries of each representation to this power, and keep their signs. 0.5 is usual for
+            second-order pooling such as BDC (default: the recipe's, else 1, which changes nothing).
         centre: Subtract the mean representation of the training images from each representation (default: the
             recipe's, else no).
         output: The JSON file for the results (default: evaluation-DATA-SPLIT.json in the folder of the run).
@@ -123,7 +126,7 @@ def evaluate_model(
     if size is not None and size < 1:
         raise UserError(f"--size must be at least 1, got {size}")
     settings = given(way=way, query=query, episodes=episodes, seed=seed, shots=tuple(shot) if shot else None)
-    settings |= balance(unbalanced, dirichlet) | given(crops=crops, crop_side=crop_side, centre=centre)
+    settings |= balance(unbalanced, dirichlet) | given(crops=crops, crop_side=crop_side, power=power, centre=centre)
     untrained = given(
         pool=pool, reduce_to=reduce_to, width=width, removed_downsamplings=removed_downsamplings, size=size
     )

@@ -34,8 +34,8 @@ class Validation:
 class Evaluation:
     """The final evaluation on the test classes.
 
-    For ``unbalanced`` and ``dirichlet`` see `sample_episodes`; for ``crops``, ``crop_side`` and ``centre`` see
-    `AtTestTime`.
+    For ``unbalanced`` and ``dirichlet`` see `sample_episodes`; for ``crops``, ``crop_side``, ``centre``
+    and ``power`` see `AtTestTime`.
     """
 
     shots: tuple[int, ...] = (1, 5)
@@ -48,11 +48,12 @@ class Evaluation:
     crops: int = 1
     crop_side: float = AtTestTime.crop_side
     centre: bool = False
+    power: float = 1.0
 
     @property
     def test_time(self) -> AtTestTime:
         """What is made of each image besides the usual."""
-        return AtTestTime(self.crops, self.crop_side, self.centre)
+        return AtTestTime(self.crops, self.crop_side, self.centre, self.power)
 
     def of_episodes(self) -> dict[str, Any]:
         """The settings that say which episodes are drawn."""

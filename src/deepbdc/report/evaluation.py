@@ -42,6 +42,7 @@ class EvaluationRequest:
     crops: int = 1
     crop_side: float = AtTestTime.crop_side
     centre: bool = False
+    power: float = 1.0
     classifier: str | None = None
     """None: the classifier of the run; for a model without a run, ``prototype``."""
     ensemble: tuple[str, ...] = ()
@@ -55,7 +56,7 @@ class EvaluationRequest:
     @property
     def test_time(self) -> AtTestTime:
         """What is made of each image besides the usual."""
-        return AtTestTime(self.crops, self.crop_side, self.centre)
+        return AtTestTime(self.crops, self.crop_side, self.centre, self.power)
 
 
 def run(
@@ -143,7 +144,8 @@ def default_output(request: EvaluationRequest, results: Sequence[EvaluationResul
     crops = f"crops-{request.crops}" if request.crops > 1 else None
     side = f"side-{request.crop_side:g}" if request.test_time.has_corners else None
     others = "-".join(["with", *(Path(name).name for name in request.ensemble)]) if request.ensemble else None
-    shown = [request.classifier, others, kind, crops, side, "centred" if request.centre else None]
+    power = f"power-{request.power:g}" if request.power != 1 else None
+    shown = [request.classifier, others, kind, crops, side, power, "centred" if request.centre else None]
     parts = ["evaluation", stage, results[0].dataset, results[0].split, *shown]
     name = "-".join(part.replace("->", "_to_") for part in parts if part)
     return trained.folder / (re.sub(r"[^\w.-]", "_", name) + ".json")
