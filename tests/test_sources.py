@@ -129,9 +129,9 @@ def test_what_has_no_vectors_is_refused() -> None:
     maml = create_method("maml", create_backbone("conv4", width=0.125), preprocessing=Preprocessing(16, 16))
     with pytest.raises(UserError, match=r"MAML adapts its network to each task .* leave out crops"):
         evaluate(maml, DATA, query=2, episodes=2, crops=2)
-    with pytest.raises(UserError, match=r"MAML does not represent an image by one vector.* leave out centre"):
+    with pytest.raises(UserError, match=r"MAML does not represent an image by one vector.* leave out power and centre"):
         evaluate(maml, DATA, query=2, episodes=2, base=BASE)
-    with pytest.raises(UserError, match=r"MAML does not represent an image by one vector.* leave out power"):
+    with pytest.raises(UserError, match=r"MAML does not represent an image by one vector.* leave out power and centre"):
         evaluate(maml, DATA, query=2, episodes=2, power=0.5)
 
 

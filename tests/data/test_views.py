@@ -77,7 +77,7 @@ def test_every_view_has_the_same_say() -> None:
     [
         ({"crops": 3}, "1, 2, 5, 10, got 3"),
         ({"crop_side": 1.5}, "got 1.5"),
-        ({"power": 1.5}, "power must be .* got 1.5"),
+        ({"power": 1.5}, "power must be"),
     ],
 )
 def test_impossible_values(values: dict[str, float], words: str) -> None:
