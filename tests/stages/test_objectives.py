@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from deepbdc import weight_files
 from deepbdc._seeds import derive
 from deepbdc.data.dataset import FolderDataset
 from deepbdc.data.loading import load_dataset
@@ -121,6 +122,21 @@ def test_students_start_fresh() -> None:
     assert not torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[1], weights[2])
     assert torch.equal(build_objective(recipe, first, 6).head.weight, weights[0])  # type: ignore[union-attr, arg-type]
+
+
+def test_students_can_start_from_their_teacher(tiny_data: Path, tmp_path: Path) -> None:
+    stage = {"epochs": 1, "batch_size": 12, "lr": 0.02}
+    still = {**stage, "lr": 1e-12, "generations": 2, "start": "teacher"}
+    train(tiny.recipe("stl_deepbdc", pretrain=stage, distill=still), tmp_path / "run", data=tiny_data, quiet=True)
+    kept = [
+        weight_files.load(tmp_path / "run" / "checkpoints" / f"{name}.safetensors")[0]
+        for name in ("pretrain", "distill-1", "distill-2")
+    ]
+    trained = [name for name in kept[0] if name.endswith(("weight", "bias", "log_scale"))]
+    assert any(name.startswith("head") for name in trained)
+    for student in kept[1:]:
+        for name in trained:
+            torch.testing.assert_close(student[name], kept[0][name], msg=name)
 
 
 def test_meta_is_cross_entropy_of_scores(generator: torch.Generator) -> None:

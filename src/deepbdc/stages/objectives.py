@@ -56,7 +56,7 @@ class Objective(nn.Module):
     """The settings that a recipe can give for a stage with this objective."""
     Batches: ClassVar[type[Batches]]
     """How the batches of such a stage are made."""
-    starts_anew: ClassVar[bool] = False
+    starts_anew: bool = False
     """Whether the stage starts from random weights rather than from those of the stage before."""
     needs_stage_before: ClassVar[bool] = False
     """Whether it cannot be the first stage of a recipe."""
@@ -163,7 +163,6 @@ class Distillation(Classification):
     """Cross-entropy with the labels, and with the softened predictions of a frozen teacher in evaluation mode."""
 
     Settings = DistillationSettings
-    starts_anew = True
     needs_stage_before = True
 
     def __init__(self, inputs: Inputs) -> None:
@@ -174,8 +173,14 @@ class Distillation(Classification):
             raise UserError("distillation needs a stage before it that trains its first teacher with the same classes")
         before.requires_grad_(False)
         self._teacher = (before,)  # in a tuple, so that it is neither trained nor saved with the student
+        self.starts_anew = settings.start == "random"
         self.temperature = settings.temperature
         self.distillation_weight = settings.distillation_weight
+
+    def continue_from(self, before: Objective) -> None:
+        """Take over the weights of the teacher, with those of its head, which scores the same classes."""
+        super().continue_from(before)
+        self.head.load_state_dict(cast(Classification, before).head.state_dict())
 
     def own_loss(self, images: Tensor, labels: Tensor) -> Loss:
         """The loss without those that the recipe adds."""

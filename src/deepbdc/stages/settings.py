@@ -189,6 +189,9 @@ class DistillationSettings(BatchSettings):
     temperature: float = 4.0
     distillation_weight: float = 0.5
     """Weight of the teacher's part of the loss; the labels have the rest."""
+    start: Literal["random", "teacher"] = "random"
+    """Where each student starts: from random weights, as in the paper, or from those of its teacher, which it then
+    trains further."""
 
     def instances(self, name: str) -> list[str]:
         """One training for each generation: ``distill-1``, ``distill-2``, ..."""
