@@ -53,6 +53,7 @@ ON_CPU += [
     f"miniimagenet_cpu/{method}"
     for method in ("covnet", "adm", "dn4", "adm+dn4", "meta_deepbdc+dn4", "frn", "feat", "meta_baseline", "baseline++")
 ]
+ON_CPU += ["miniimagenet_cpu/stl_deepbdc_distilled"]
 SMALL = sorted(set(SMALL))
 ON_BENCHMARKS = [
     "aa",
