@@ -43,7 +43,7 @@ GALLERY = Path(__file__).parent.parent / "gallery"
 ZOO = Path(__file__).parent.parent / "zoo"
 NOTE = "DATA-LICENCE.md"
 MOST_BYTES = 25_000_000
-"""What the networks of the zoo may take together, because every clone has them."""
+"""What the files of the zoo may take together, because every clone has them."""
 
 
 def keep(path: Path, gallery: Path = GALLERY, data: Path | None = None) -> Path:
@@ -72,12 +72,7 @@ def keep_network(run: Path, zoo: Path = ZOO, data: Path | None = None) -> Path:
     target: Path = zoo / _plain(recipe["data"]) / recipe["backbone"]["name"] / run.name
     method = {name: value for name, value in tensors.items() if name.startswith("method.")}
     weights = weight_files.as_bytes(method, header | {"data": None})  # where the images were is of no use to others
-    others = sum(file.stat().st_size for file in zoo.glob("*/*/*/**/*.safetensors") if file != target / MODEL)
-    if others + len(weights) > MOST_BYTES:
-        raise UserError(
-            f"the networks of the zoo may take {MOST_BYTES / 1e6:g} MB together: {run} has {len(weights) / 1e6:.1f}, "
-            f"the others {others / 1e6:.1f} MB"
-        )
+    _need_room(zoo, target / MODEL, len(weights))
     write_bytes(target / MODEL, weights)
     write_json(target / RESULT, content)
     write_text(target / LOG, _epochs(run / LOG))
@@ -96,8 +91,20 @@ def keep_start(run: Path, zoo: Path = ZOO) -> Path:
     tensors, header = weight_files.load(run / CHECKPOINTS / f"{stage}.safetensors")
     folder: Path = zoo / _plain(recipe.data) / recipe.backbone["name"] / run.name
     target = folder / CHECKPOINTS / f"{stage}.safetensors"
-    write_bytes(target, weight_files.as_bytes(tensors, header | {"data": None}))
+    weights = weight_files.as_bytes(tensors, header | {"data": None})
+    _need_room(zoo, target, len(weights))
+    write_bytes(target, weights)
     return target
+
+
+def _need_room(zoo: Path, target: Path, size: int) -> None:
+    """Refuse a file of so many bytes if the zoo would become too large, all its files counted."""
+    others = sum(file.stat().st_size for file in zoo.rglob("*") if file.is_file() and file != target)
+    if others + size > MOST_BYTES:
+        raise UserError(
+            f"the networks of the zoo may take {MOST_BYTES / 1e6:g} MB together: {target} would have {size / 1e6:.1f}, "
+            f"the others have {others / 1e6:.1f} MB"
+        )
 
 
 def _run_and_results(path: Path) -> tuple[Path, Path]:
