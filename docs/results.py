@@ -130,10 +130,17 @@ def difference(result: EvaluationResult | None, other: EvaluationResult | None) 
         return "other episodes"
 
 
-def published_rows(section: Section, method: str) -> tuple[Published | None, Published | None]:
-    """What papers report for a method on the data of a section: with the network of the section, and with another."""
+def published_rows(section: Section, kept: KeptResult) -> tuple[Published | None, Published | None]:
+    """What papers report for a method on the data of a section: with the network of the section, and with another.
+
+    A result of another name than its method is a variant: only a published row with the same options is its own.
+    """
+    recipe = kept.path.with_suffix(".yaml")
+    options = yaml.safe_load(recipe.read_text(encoding="utf-8")).get("options", {}) if recipe.is_file() else {}
+    method = kept.name if kept.method is None else kept.method
     rows = [row for table in on_data(PUBLISHED_AS.get(section.data, section.data)) for row in table.rows]
-    own = [row for row in rows if row.method == method]
+    own = [row for row in rows if row.method == method and row.options.items() <= options.items()]
+    own = [row for row in own if row.options or kept.name == method]
     same = next((row for row in own if row.backbone == section.network), None)
     return same, next((row for row in own if row.backbone != section.network), None)
 
@@ -161,7 +168,7 @@ def row_cells(section: Section, row: KeptResult) -> list[str]:
         other = baseline(section, name)
         for shot, result in zip(section.shots, results, strict=True):
             cells.append(difference(result, None if other is None else with_shots(other, shot)))
-    same, another = published_rows(section, row.name)
+    same, another = published_rows(section, row)
     return [*cells, published_text(same, section.shots), published_text(another, section.shots, backbone=True)]
 
 

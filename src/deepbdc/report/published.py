@@ -140,6 +140,7 @@ def on_data(data: str) -> list[PublishedTable]:
         "miniimagenet_elsewhere",
         "4a_tieredimagenet",
         "4b_cub",
+        "cub_conv4_elsewhere",
         "5a_cub",
         "5b_aircraft",
         "5c_cars",
