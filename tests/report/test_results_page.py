@@ -113,3 +113,12 @@ def test_fewer_episodes_are_said_and_paired(gallery: Path) -> None:
 def test_the_bar_is_named() -> None:
     (section,) = (section for section in page.sections() if section.data == "cifar_fs")
     assert "ConstellationNet *69.3 / 82.7* (Conv4 with attention, leaderboard of November 2022)" in page.others(section)
+
+
+def test_a_variant_has_only_the_published_numbers_of_its_options() -> None:
+    section = next(one for one in page.sections() if one.name == "cub_conv4")
+    found = {row.name: page.published_rows(section, row)[1] for row in section.rows}
+    assert found["ici"] is None, "what is published is its first step, logistic regression"
+    assert getattr(found["ici_inductive"], "name", None) == "Wang et al. LR"
+    assert found["meta_deepbdc"] is not None
+    assert found["meta_deepbdc_euclidean"] is None
