@@ -44,6 +44,8 @@ def test_paper_relations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["evaluate", "conv5"], "did you mean 'conv4'"),
         (["evaluate", "conv4", "--data", "nowhere"], "neither a data set, nor a folder"),
         (["evaluate", "conv4", "--data", "cars", "--root", "no/such/folder"], "deepbdc data prepare cars"),
+        (["train", "glyphs/protonet", "--reuse", "nowhere"], "--reuse nowhere: there is no such folder here"),
+        (["paper", "table3", "--reuse", "nowhere"], "--reuse nowhere: there is no such folder here"),
         (["evaluate", "conv4", "--size", "0"], "--size must be at least 1, got 0"),
         (
             ["compare", "glyphs/protonet", "--device", "gpu"],

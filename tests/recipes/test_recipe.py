@@ -53,7 +53,7 @@ ON_CPU += [
     f"miniimagenet_cpu/{method}"
     for method in ("covnet", "adm", "dn4", "adm+dn4", "meta_deepbdc+dn4", "frn", "feat", "meta_baseline", "baseline++")
 ]
-ON_CPU += ["miniimagenet_cpu/stl_deepbdc_distilled"]
+ON_CPU += ["miniimagenet_cpu/stl_deepbdc_distilled", *(f"miniimagenet_to_cub_cpu/{method}" for method in TRANSFER)]
 SMALL = sorted(set(SMALL))
 ON_BENCHMARKS = [
     "aa",
@@ -210,7 +210,12 @@ def test_recipes_at_84_pixels_on_a_cpu(name: str) -> None:
     if "pretrain" in recipe.stages and recipe.method != "maml":
         pretrain = recipe.stages["pretrain"]
         assert isinstance(pretrain, BatchSettings)
-        assert (pretrain.epochs, pretrain.small_epochs) == ((60, 0) if recipe.data == "cub" else (50, 40))
+        epochs = {
+            "cub": (60, 0),
+            "miniimagenet": (50, 40),
+            "miniimagenet->cub": (32, 26),
+        }  # the last two: as many steps
+        assert (pretrain.epochs, pretrain.small_epochs) == epochs[recipe.data]
     assert load_recipe(name, ["data=cub_cropped"]) == dataclasses.replace(recipe, data="cub_cropped")
 
 

@@ -139,6 +139,23 @@ def test_students_can_start_from_their_teacher(tiny_data: Path, tmp_path: Path) 
             torch.testing.assert_close(student[name], kept[0][name], msg=name)
 
 
+def test_without_weight_the_teacher_does_not_look(generator: torch.Generator) -> None:
+    recipe = tiny.recipe("stl_deepbdc", distill={"epochs": 1, "distillation_weight": 0, "start": "teacher"})
+    first, second = recipe.trainings[:2]
+    teacher = build_objective(recipe, first, 6)
+    assert isinstance(teacher, Classification)
+    objective = build_objective(recipe, second, 6, teacher)
+    objective.continue_from(teacher)
+    asked: list[str] = []
+    teacher.method.embedding.register_forward_hook(lambda *_: asked.append("teacher"))
+    images, labels = torch.rand(9, 3, 16, 16, generator=generator), torch.arange(9) % 6
+    loss, numbers = objective.eval()(images, labels)
+    logits = teacher.eval().logits(teacher.method.features(images))
+    torch.testing.assert_close(loss, nn.functional.cross_entropy(logits, labels))
+    assert asked == ["teacher"]  # by this test only
+    assert "accuracy" in numbers
+
+
 def test_meta_is_cross_entropy_of_scores(generator: torch.Generator) -> None:
     recipe = tiny.recipe("meta_deepbdc")
     objective = build_objective(recipe, recipe.trainings[1], 6)

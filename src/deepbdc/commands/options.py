@@ -1,12 +1,15 @@
 """Options that several commands share: their groups on the help pages, their names and their help texts."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from glob import escape, glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
+
+from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
@@ -113,6 +116,16 @@ AUTOMATIC = ProcessOptions()
 def balance(unbalanced: bool, dirichlet: float | None) -> dict[str, Any]:
     """What --unbalanced and --dirichlet change: nothing, if neither is given."""
     return given(unbalanced=unbalanced or dirichlet is not None or None, dirichlet=dirichlet)
+
+
+def check_reuse(folders: Iterable[Path]) -> None:
+    """Raise if a folder of --reuse is not there: training would silently begin anew."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(
+                f"--reuse {folder}: there is no such folder here. Give a folder of finished runs, like runs, or the "
+                "zoo of a clone of deepbdc"
+            )
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from deepbdc.commands.options import DATA, OUTPUT, DataOrPath, Flag, NameOrPath, Reuse, Root
+from deepbdc.commands.options import DATA, OUTPUT, DataOrPath, Flag, NameOrPath, Reuse, Root, check_reuse
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def paper(
     if names == ("relations",):
         _relations(console, output or Path("relations.png"), points, seed)
         return
+    check_reuse(reuse)
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {seeds}")
     verify, wanted = names[:1] == ("verify",), [name for name in names if name not in ("verify", "all")]

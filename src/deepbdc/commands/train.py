@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from deepbdc.commands.common import run_folder
-from deepbdc.commands.options import AUTOMATIC, DEVICES, DataOrPath, Flag, ProcessOptions, RecipeOrPath, Reuse
+from deepbdc.commands.options import (
+    AUTOMATIC,
+    DEVICES,
+    DataOrPath,
+    Flag,
+    ProcessOptions,
+    RecipeOrPath,
+    Reuse,
+    check_reuse,
+)
 from deepbdc.errors import UserError
 
 if TYPE_CHECKING:
@@ -64,6 +73,7 @@ def train_recipe(
         return
     from deepbdc.recipes import load_recipe
 
+    check_reuse(reuse)
     if recipe is None:
         raise UserError("no recipe given. 'deepbdc train --list' shows all recipes.")
     given = overrides if precision is None else (*overrides, f"precision={precision}")

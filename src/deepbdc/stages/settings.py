@@ -188,7 +188,8 @@ class DistillationSettings(BatchSettings):
     generations: int = 1
     temperature: float = 4.0
     distillation_weight: float = 0.5
-    """Weight of the teacher's part of the loss; the labels have the rest."""
+    """Weight of the teacher's part of the loss; the labels have the rest. With 0 and ``start: teacher`` ordinary
+    training goes on."""
     start: Literal["random", "teacher"] = "random"
     """Where each student starts: from random weights, as in the paper, or from those of its teacher, which it then
     trains further."""
