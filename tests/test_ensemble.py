@@ -1,10 +1,11 @@
-"""Ensembles, against the mean of the probabilities that their members give one by one."""
+"""Ensembles, against the mean of the scores that their members give one by one, each in its own unit."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from deepbdc import Ensemble, create_backbone, create_method, evaluate
 from deepbdc._fingerprint import weights_fingerprint
@@ -32,6 +33,14 @@ def trio() -> list[Method]:
     return [member("stl_deepbdc"), member("dn4", size=24, seed=1, scale=0.05), member("meta_baseline", seed=2)]
 
 
+def in_units(one: Method, support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
+    """Naively: scores minus their mean over the classes, over the root mean square of such scores of the support."""
+    with torch.no_grad():
+        scores, own = one.classify(support, labels, query), one.classify(support, labels, support)
+    squares = [float((value - row.mean()) ** 2) for row in own for value in row]
+    return (scores - scores.mean(1, keepdim=True)) / (sum(squares) / len(squares)) ** 0.5
+
+
 def naive_accuracies(members: list[Method], shot: int) -> list[float]:
     banks = [one.source(DATA) for one in members]
     found = []
@@ -39,14 +48,13 @@ def naive_accuracies(members: list[Method], shot: int) -> list[float]:
         labels = torch.from_numpy(episode.support_labels)
         total = torch.zeros(len(episode.query), 3)
         for one, bank in zip(members, banks, strict=True):
-            with torch.no_grad():
-                total += one.classify(bank.rows(episode.support), labels, bank.rows(episode.query)).softmax(dim=1)
+            total += in_units(one, bank.rows(episode.support), labels, bank.rows(episode.query))
         found.append(100 * float((total.argmax(1).numpy() == episode.query_labels).mean()))
     return found
 
 
 @pytest.mark.parametrize("shot", [1, 3])
-def test_probabilities_are_averaged(shot: int) -> None:
+def test_scores_are_averaged(shot: int) -> None:
     members = trio()
     result = evaluate(Ensemble(members), DATA, way=3, shot=shot, query=4, episodes=12, seed=3)
     assert result.accuracies.tolist() == pytest.approx(naive_accuracies(members, shot))
@@ -54,17 +62,45 @@ def test_probabilities_are_averaged(shot: int) -> None:
     assert "3 networks" in result.kept
 
 
-def test_scores_are_logarithms_of_probabilities() -> None:
+def test_scores_of_several_tasks_are_those_of_each() -> None:
     members = [member("stl_deepbdc"), member("meta_baseline", seed=2)]
     joined, images = Ensemble(members), torch.rand(7, 3, 16, 16)
     with torch.no_grad():
         rows, labels = joined.embed(images), torch.tensor([0, 0, 1, 1])
         scores = joined.classify(rows[:4], labels, rows[4:])
         single = [one.embed(images) for one in members]
-        expected = [one.classify(row[:4], labels, row[4:]).softmax(1) for one, row in zip(members, single, strict=True)]
-    torch.testing.assert_close(scores.exp(), (expected[0] + expected[1]) / 2)
+    expected = [in_units(one, row[:4], labels, row[4:]) for one, row in zip(members, single, strict=True)]
+    torch.testing.assert_close(scores, (expected[0] + expected[1]) / 2)
     batch = joined.classify(rows[None, :4].repeat(3, 1, 1), labels.repeat(3, 1), rows[None, 4:].repeat(3, 1, 1))
     torch.testing.assert_close(batch, scores.expand(3, -1, -1))
+
+
+def test_no_member_decides_alone_because_its_scores_are_larger() -> None:
+    """A factor on the scores of a member changes nothing."""
+    sharp, other, images = member("meta_baseline"), member("stl_deepbdc", seed=1), torch.rand(8, 3, 16, 16)
+    labels = torch.tensor([0, 0, 1, 1])
+
+    def scores() -> Tensor:
+        joined = Ensemble([sharp, other])
+        with torch.no_grad():
+            rows = joined.embed(images)
+            return joined.classify(rows[:4], labels, rows[4:])
+
+    before = scores()
+    with torch.no_grad():
+        next(sharp.classifier.parameters()).mul_(1000)
+    torch.testing.assert_close(scores(), before)
+
+
+def test_support_images_are_no_queries_of_a_transductive_member() -> None:
+    members = [member("stl_deepbdc"), member("tim", seed=2)]
+    joined, images = Ensemble(members), torch.rand(9, 3, 16, 16)
+    labels = torch.tensor([0, 0, 1, 1])
+    with torch.no_grad():
+        rows, single = joined.embed(images), [one.embed(images) for one in members]
+        scores = joined.classify(rows[:4], labels, rows[4:])
+    expected = [in_units(one, row[:4], labels, row[4:]) for one, row in zip(members, single, strict=True)]
+    torch.testing.assert_close(scores, (expected[0] + expected[1]) / 2)
 
 
 def test_the_fingerprint_is_of_all_members() -> None:
@@ -87,8 +123,9 @@ def test_what_an_ensemble_cannot_do_is_said() -> None:
         Ensemble([member("stl_deepbdc")])
     with pytest.raises(UserError, match="no linear rule"):
         Ensemble(trio()).rule(torch.zeros(1, 2, 5), torch.tensor([[0, 1]]), 2)
-    with pytest.raises(UserError, match="leave out crops"):
-        evaluate(Ensemble([member("stl_deepbdc"), member("maml")]), DATA, way=3, episodes=2, crops=2)
+    for members in (trio(), [member("stl_deepbdc"), member("maml")]):  # maps; pictures, which maml looks at again
+        with pytest.raises(UserError, match="network 2 of this ensemble describes an image by a map"):
+            evaluate(Ensemble(members), DATA, way=3, episodes=2, crops=2)
 
 
 def test_crops_and_the_mean_of_the_training_images() -> None:

@@ -1,4 +1,4 @@
-"""Several trained methods as one: the mean of the probabilities that they give to the same queries."""
+"""Several trained methods as one: the mean of the scores that they give to the same queries, in a common unit."""
 
 import math
 from collections.abc import Sequence
@@ -15,12 +15,17 @@ from deepbdc.classifiers import LinearRule
 from deepbdc.data.dataset import Dataset
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
-from deepbdc.feature_bank import Source, device_of
+from deepbdc.feature_bank import Source, check_vectors, device_of
 from deepbdc.methods.base import Method
+from deepbdc.preprocessing import AS_USUAL
 
 
 class Ensemble(Method):
-    """Scores a query by the logarithm of the mean probability of its members, log (1/m) Σ_i softmax(s_i).
+    """Scores a query by the mean score of its members, (1/m) Σ_i (s_i - mean of s_i over the classes) / u_i.
+
+    Some methods give scores of tenths, others of tens: a mean of their probabilities would be the answer of the
+    sharpest alone. The unit u_i of a member is therefore the spread over the classes of the scores that it gives to the
+    support images themselves (root mean square). No other query matters for that.
 
     The members may be of different methods, and have different networks and sizes of images. Each looks at a task in
     its own way; a representation is what all members make of an image, one after the other in one vector.
@@ -54,26 +59,29 @@ class Ensemble(Method):
         return [member.classifier_for(shot) for member in self._members]
 
     def classify(self, support: Tensor, support_labels: Tensor, query: Tensor) -> Tensor:
-        """Logarithms of the mean probabilities, ``(..., query, way)``."""
-        parts = zip(self._members, self._split(support), self._split(query), strict=True)
-        scores = [member.classify(one, support_labels, other) for member, one, other in parts]
-        logarithms = torch.stack([score.log_softmax(dim=-1) for score in scores])
-        return logarithms.logsumexp(dim=0) - math.log(len(scores))
+        """The mean of the members' scores, ``(..., query, way)``."""
+        parts = zip(self._members, self._split(support), self._split(query), self._shapes, strict=True)
+        return torch.stack(
+            [_in_units(member, one, support_labels, other, len(shape)) for member, one, other, shape in parts]
+        ).mean(dim=0)
 
     def rule(self, support: Tensor, support_labels: Tensor, way: int) -> LinearRule:
-        """There is none: a mean of probabilities is no linear rule."""
-        raise UserError("an ensemble averages probabilities, which is no linear rule: take one of its networks")
+        """There is none for representations of several networks."""
+        raise UserError("an ensemble has several networks and no linear rule: take one of its networks")
 
     def working_memory(self, support: tuple[int, ...], query: tuple[int, ...]) -> int:
         """The most that any member needs, and the parts of the representations."""
         needed = (
-            member.working_memory((support[0], *shape), (query[0], *shape))
+            member.working_memory((support[0], *shape), (query[0] + support[0], *shape))
             for member, shape in zip(self._members, self._shapes, strict=True)
         )
         return max(needed) + 4 * (math.prod(support) + math.prod(query))
 
     def source(self, dataset: Dataset, **options: Any) -> Source:
         """The sources of all members, side by side."""
+        if options.get("test_time", AS_USUAL).crops > 1:  # before the first member embeds all images
+            for number, shape in enumerate(self._shapes, start=1):
+                check_vectors(shape, f"network {number} of this ensemble")
         return _SideBySide([(member.embedding, member.source(dataset, **options)) for member in self._members])
 
     @property
@@ -90,6 +98,28 @@ class Ensemble(Method):
         sizes = [math.prod(shape) for shape in self._shapes]
         parts = rows.split(sizes, dim=-1)
         return [part.unflatten(-1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+
+def _in_units(member: Method, support: Tensor, support_labels: Tensor, query: Tensor, dimensions: int) -> Tensor:
+    """The scores of a member, centred over the classes, in units of their spread on the support images.
+
+    Args:
+        member: A method.
+        support: Representations of the support images, with so many ``dimensions`` each.
+        support_labels: Their classes.
+        query: Representations of the query images.
+        dimensions: The number of dimensions of one representation.
+    """
+    if member.transductive:  # the support images must not be among its queries
+        of_queries = member.classify(support, support_labels, query)
+        of_support = member.classify(support, support_labels, support)
+    else:
+        both = torch.cat([query, support], dim=-dimensions - 1)
+        counts = [images.shape[-dimensions - 1] for images in (query, support)]
+        of_queries, of_support = member.classify(support, support_labels, both).split(counts, dim=-2)
+    spread = of_support.std(dim=-1, correction=0, keepdim=True).square().mean(dim=-2, keepdim=True).sqrt()
+    smallest = torch.finfo(spread.dtype).tiny
+    return (of_queries - of_queries.mean(dim=-1, keepdim=True)) / spread.clamp_min(smallest)
 
 
 def _blank(member: Method) -> Tensor:
@@ -109,11 +139,6 @@ class _SideBySide(Source):
     def __init__(self, sources: Sequence[tuple[Embedding, Source]]) -> None:
         self.sources = sources
         first = sources[0][1]
-        if any(source.test_time.crops != first.test_time.crops for _, source in sources):
-            raise UserError(
-                "a network of this ensemble adapts itself to each task and takes pictures, not representations, which "
-                "could be averaged over crops: leave out crops"
-            )
         self.data_fingerprint, self.test_time = first.data_fingerprint, first.test_time
         self.kept = " and ".join(dict.fromkeys(source.kept for _, source in sources)) + f", of {len(sources)} networks"
 

@@ -83,8 +83,8 @@ def evaluate_model(
             backbone with random weights (conv4, resnet12, ..., timm/NAME).
         classifier: How queries are classified: prototype, logistic, svm or softmax (default: the run's own, else
             prototype).
-        ensemble: A further run or network of the zoo: the answer is then the mean of the probabilities that all of them
-            give. Repeat the option for more.
+        ensemble: A further run or network of the zoo: the answer is then the mean of the scores that all of them give,
+            each in units of its own spread. Repeat the option for more.
         data: A name that `deepbdc data list` shows, a folder train|val|test/CLASS/IMAGE, or an .npz file; for a run
             also a folder that contains its benchmark (default: the data of the run, else glyphs).
         split: The split whose classes are used.
