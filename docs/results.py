@@ -65,6 +65,14 @@ class Section:
         return NETWORKS.get(self.backbone, self.backbone)
 
     @property
+    def width(self) -> float:
+        """The width of its networks, as a factor."""
+        widths = {float(_recipe(row)["backbone"].get("width", 1)) for row in self.rows}
+        if len(widths) > 1:
+            raise UserError(f"{self.name} has networks of several widths: {sorted(widths)}; give each its own section")
+        return widths.pop()
+
+    @property
     def shots(self) -> list[int]:
         """The numbers of shots that any row has."""
         return sorted({result.shot for row in self.rows for result in row.results if isinstance(result.shot, int)})
@@ -89,6 +97,13 @@ def sections(gallery: Path = ROOT / "gallery") -> list[Section]:
     return sorted(found, key=lambda one: (known.index(one.data) if one.data in known else len(known), one.data))
 
 
+def _recipe(row: KeptResult) -> dict[str, Any]:
+    """The recipe that is kept beside a result; what it does not say has its default."""
+    file = row.path.with_suffix(".yaml")
+    found = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return {"backbone": {}, "options": {}, **found}
+
+
 def _height(row: KeptResult) -> tuple[float, ...]:
     """For the order of rows: the accuracy with the most shots."""
     by_shot = {result.shot: result.mean for result in row.results if isinstance(result.shot, int)}
@@ -97,7 +112,8 @@ def _height(row: KeptResult) -> tuple[float, ...]:
 
 def title(section: Section) -> str:
     """The heading of a section."""
-    return f"{TITLES.get(section.data, section.data)}, {section.network}"
+    width = f" of width {section.width:g}" if section.width != 1 else ""
+    return f"{TITLES.get(section.data, section.data)}, {section.network}{width}"
 
 
 def is_bdc(row: KeptResult) -> bool:
@@ -135,8 +151,7 @@ def published_rows(section: Section, kept: KeptResult) -> tuple[Published | None
 
     A result of another name than its method is a variant: only a published row with the same options is its own.
     """
-    recipe = kept.path.with_suffix(".yaml")
-    options = yaml.safe_load(recipe.read_text(encoding="utf-8")).get("options", {}) if recipe.is_file() else {}
+    options = _recipe(kept)["options"]
     method = kept.name if kept.method is None else kept.method
     rows = [row for table in on_data(PUBLISHED_AS.get(section.data, section.data)) for row in table.rows]
     own = [row for row in rows if row.method == method and row.options.items() <= options.items()]
@@ -190,7 +205,8 @@ def section_table(section: Section) -> str:
     shots = [f"{shot} shot{'s' * (shot > 1)}" for shot in section.shots]
     heading = ["method", *(f"ours, {shot}" for shot in shots)]
     heading += [f"minus {name}, {shot}" for name in BASELINES.values() for shot in shots]
-    heading += [f"published, {section.network}", "published, another network"]
+    network = section.network if section.width == 1 else f"{section.network} of full width"
+    heading += [f"published, {network}", "published, another network"]
     lines = [heading, *(row_cells(section, row) for row in section.rows)]
     said = [place for place in range(len(heading)) if any(line[place] != "–" for line in lines[1:])]
     return markdown([[line[place] for place in said] for line in lines])
@@ -210,7 +226,7 @@ def how(section: Section) -> str:
     if trained:
         text += f" Trained on {' or '.join(map(str, trained))} classes."
     if section.data == "cub":
-        text += " The published numbers with Conv4 are of birds cropped by their boxes."
+        text += " The published numbers with Conv4 are of birds cropped by their boxes, except where *whole images* stands."
     return " ".join([text, *(f"{note}." for note in footnotes(results))])
 
 
@@ -218,16 +234,16 @@ def networks(section: Section) -> list[str]:
     """The networks of a section in words: width and size of the images, where recipes say them."""
     found: dict[str, None] = {}
     for row in section.rows:
-        recipe = yaml.safe_load(row.path.with_suffix(".yaml").read_text(encoding="utf-8"))
-        width = recipe["backbone"].get("width", 1)
-        size = f" at {recipe['size']} pixels" if recipe.get("size") else ""
-        found[f"{section.network}{f' of width {width:g}' if width != 1 else ''}{size}"] = None
+        size = _recipe(row).get("size")
+        width = f" of width {section.width:g}" if section.width != 1 else ""
+        found[f"{section.network}{width}{f' at {size} pixels' if size else ''}"] = None
     return sorted(found)
 
 
 def others(section: Section) -> str:
     """Published numbers of methods that this library does not have, as a sentence; empty if there are none."""
     rows = [row for table in on_data(PUBLISHED_AS.get(section.data, section.data)) for row in table.others]
+    rows = [row for row in rows if row.backbone.startswith(section.network)]
     words = [f"{row.name} {published_text(row, section.shots, backbone=True)}" for row in rows]
     return f"Also published: {'; '.join(words)}.\n\n" if words else ""
 
@@ -263,7 +279,8 @@ def page_parts(found: Sequence[Section], page: str) -> Iterator[str]:
     yield (
         "\n## Hours of training\n\n"
         "From the seconds in the result files. They are lower bounds: a run that took over a stage from another, or "
-        "that was continued elsewhere, counts only its own part. Results across domains need no training.\n"
+        "that was continued or evaluated elsewhere, counts only its own part. Results across domains usually need no "
+        "training.\n"
     )
     yield hours(found)
 

@@ -123,9 +123,22 @@ def test_what_an_ensemble_cannot_do_is_said() -> None:
         Ensemble([member("stl_deepbdc")])
     with pytest.raises(UserError, match="no linear rule"):
         Ensemble(trio()).rule(torch.zeros(1, 2, 5), torch.tensor([[0, 1]]), 2)
-    for members in (trio(), [member("stl_deepbdc"), member("maml")]):  # maps; pictures, which maml looks at again
-        with pytest.raises(UserError, match="network 2 of this ensemble describes an image by a map"):
-            evaluate(Ensemble(members), DATA, way=3, episodes=2, crops=2)
+    for changed in ({"crops": 2}, {"power": 0.5}, {"base": DATA}):
+        with pytest.raises(UserError, match=r"DN4 takes a feature map .* leave out crops, power and centre"):
+            evaluate(Ensemble(trio()), DATA, way=3, episodes=2, **changed)
+        with pytest.raises(UserError, match=r"MAML takes pictures .* leave out crops, power and centre"):
+            evaluate(Ensemble([member("stl_deepbdc"), member("maml")]), DATA, way=3, episodes=2, **changed)
+
+
+def test_a_member_without_any_spread_has_no_say() -> None:
+    blind, other, images = member("good_embed"), member("stl_deepbdc", seed=1), torch.rand(8, 3, 16, 16)
+    labels = torch.tensor([0, 0, 1, 1])
+    joined = Ensemble([blind, other])
+    with torch.no_grad():
+        row = other.embed(images)
+        rows = torch.cat([torch.ones(8, joined.embed(images).shape[1] - row.shape[1]), row], dim=1)
+        scores = joined.classify(rows[:4], labels, rows[4:])
+    torch.testing.assert_close(scores, in_units(other, row[:4], labels, row[4:]) / 2)
 
 
 def test_crops_and_the_mean_of_the_training_images() -> None:

@@ -46,6 +46,23 @@ def test_new_looks_are_counted_and_repetitions_are_not(results: list[EvaluationR
     assert looks[0]["data_fingerprint"] == DATA.fingerprint
 
 
+def test_other_views_of_the_same_images_show_something_new(results: list[EvaluationResult], tmp_path: Path) -> None:
+    record_look(tmp_path, "train", results)
+    rooted = [replace(result, power=0.5) for result in results]
+    assert record_look(tmp_path, "evaluate", rooted) == 2
+    assert record_look(tmp_path, "evaluate", rooted) == 2, "the same again"
+    assert record_look(tmp_path, "evaluate", [replace(result, crops=2) for result in results]) == 3
+
+
+def test_older_ledgers_have_looks_as_usual(results: list[EvaluationResult], tmp_path: Path) -> None:
+    record_look(tmp_path, "train", results)
+    (look,) = map(json.loads, lines(tmp_path))
+    del look["test_times"]
+    (tmp_path / LEDGER).write_text(json.dumps(look) + "\n")
+    assert record_look(tmp_path, "evaluate", results) == 1
+    assert record_look(tmp_path, "evaluate", [replace(result, centre=True) for result in results]) == 2
+
+
 def test_other_splits_are_no_looks(results: list[EvaluationResult], tmp_path: Path) -> None:
     assert record_look(tmp_path, "evaluate", [replace(results[0], split="val")]) is None
     assert record_look(tmp_path, "train", []) is None

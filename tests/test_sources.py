@@ -18,6 +18,7 @@ from deepbdc.errors import NotEnoughMemory, UserError
 from deepbdc.feature_bank import build_bank
 from deepbdc.gallery import load_result
 from deepbdc.methods import Method
+from deepbdc.methods.base import TrainingClasses
 from deepbdc.pooling import KeepMap
 from deepbdc.preprocessing import AtTestTime, Preprocessing
 from deepbdc.recipes import recipe_from_dict
@@ -127,12 +128,19 @@ def test_what_has_no_vectors_is_refused() -> None:
     with pytest.raises(UserError, match=r"feature map .* leave out crops"):
         build_bank(maps, DATA, test_time=FIVE)
     maml = create_method("maml", create_backbone("conv4", width=0.125), preprocessing=Preprocessing(16, 16))
-    with pytest.raises(UserError, match=r"MAML adapts its network to each task .* leave out crops"):
-        evaluate(maml, DATA, query=2, episodes=2, crops=2)
-    with pytest.raises(UserError, match=r"MAML does not represent an image by one vector.* leave out power and centre"):
-        evaluate(maml, DATA, query=2, episodes=2, base=BASE)
-    with pytest.raises(UserError, match=r"MAML does not represent an image by one vector.* leave out power and centre"):
-        evaluate(maml, DATA, query=2, episodes=2, power=0.5)
+    for changed in ({"crops": 2}, {"base": BASE}, {"power": 0.5}):
+        with pytest.raises(UserError, match=r"MAML takes pictures \(3, 16, 16\) .* leave out crops, power and centre"):
+            evaluate(maml, DATA, query=2, episodes=2, **changed)
+
+
+@pytest.mark.parametrize("name", ["simpleshot", "laplacianshot"])
+def test_a_mean_that_a_method_remembers_is_of_plain_representations(name: str) -> None:
+    method = create_method(name, create_backbone("conv4", width=0.125), preprocessing=Preprocessing(16, 16))
+    method.remember(TrainingClasses(BASE))
+    assert evaluate(method, DATA, query=2, episodes=2, crops=2).crops == 2
+    for changed in ({"base": BASE}, {"power": 0.5}):
+        with pytest.raises(UserError, match="what it remembers of those of the training images"):
+            evaluate(method, DATA, query=2, episodes=2, **changed)
 
 
 def test_a_small_budget_gives_half_precision_and_no_maps() -> None:

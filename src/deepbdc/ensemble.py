@@ -10,22 +10,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from deepbdc._modes import evaluating
 from deepbdc.classifiers import LinearRule
 from deepbdc.data.dataset import Dataset
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
-from deepbdc.feature_bank import Source, check_vectors, device_of
+from deepbdc.feature_bank import Source
 from deepbdc.methods.base import Method
-from deepbdc.preprocessing import AS_USUAL
+from deepbdc.preprocessing import AtTestTime
 
 
 class Ensemble(Method):
     """Scores a query by the mean score of its members, (1/m) Σ_i (s_i - mean of s_i over the classes) / u_i.
 
-    Some methods give scores of tenths, others of tens: a mean of their probabilities would be the answer of the
-    sharpest alone. The unit u_i of a member is therefore the spread over the classes of the scores that it gives to the
-    support images themselves (root mean square). No other query matters for that.
+    Some methods give scores of tenths, others of tens: a mean of their probabilities would follow the network with the
+    largest scores. The unit u_i is the root mean square of the centred scores that the member gives to the support
+    images; it does not depend on the queries. (A transductive member scores the support images in a second run.)
 
     The members may be of different methods, and have different networks and sizes of images. Each looks at a task in
     its own way; a representation is what all members make of an image, one after the other in one vector.
@@ -77,11 +76,13 @@ class Ensemble(Method):
         )
         return max(needed) + 4 * (math.prod(support) + math.prod(query))
 
+    def check_test_time(self, test_time: AtTestTime) -> None:
+        """Raise a `UserError` if any member cannot be evaluated with these views, this power or this mean."""
+        for member in self._members:
+            member.check_test_time(test_time)
+
     def source(self, dataset: Dataset, **options: Any) -> Source:
         """The sources of all members, side by side."""
-        if options.get("test_time", AS_USUAL).crops > 1:  # before the first member embeds all images
-            for number, shape in enumerate(self._shapes, start=1):
-                check_vectors(shape, f"network {number} of this ensemble")
         return _SideBySide([(member.embedding, member.source(dataset, **options)) for member in self._members])
 
     @property
@@ -91,7 +92,7 @@ class Ensemble(Method):
     @cached_property
     def _shapes(self) -> list[tuple[int, ...]]:
         """The shape of the representation of one image, for each member."""
-        return [tuple(_blank(member).shape[1:]) for member in self._members]
+        return [member.shape_of_one() for member in self._members]
 
     def _split(self, rows: Tensor) -> list[Tensor]:
         """The representations of each member in its own shape, from ``(..., n, features)``."""
@@ -118,15 +119,8 @@ def _in_units(member: Method, support: Tensor, support_labels: Tensor, query: Te
         counts = [images.shape[-dimensions - 1] for images in (query, support)]
         of_queries, of_support = member.classify(support, support_labels, both).split(counts, dim=-2)
     spread = of_support.std(dim=-1, correction=0, keepdim=True).square().mean(dim=-2, keepdim=True).sqrt()
-    smallest = torch.finfo(spread.dtype).tiny
-    return (of_queries - of_queries.mean(dim=-1, keepdim=True)) / spread.clamp_min(smallest)
-
-
-def _blank(member: Method) -> Tensor:
-    """What a method makes of one black image."""
-    size = member.embedding.preprocessing.input_size
-    with evaluating(member), torch.no_grad():
-        return member.embed(torch.zeros(1, 3, size, size, device=device_of(member)))
+    centred = of_queries - of_queries.mean(dim=-1, keepdim=True)
+    return torch.where(spread > 0, centred / spread, 0.0)  # without any spread, a member has no say
 
 
 class _SideBySide(Source):

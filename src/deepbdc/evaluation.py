@@ -209,7 +209,7 @@ def evaluate(
         confusion: Also count which class was taken for which.
         crops, crop_side: How many views of each image are embedded and fused, as for `AtTestTime`; with ``bank``, those
             of the bank.
-        power: Exponent of the entries of each representation, as for `AtTestTime`; with ``bank``, that of the bank.
+        power: Exponent, see `AtTestTime`; with ``bank``, that of the bank.
         base: The training images. Their mean representation is then subtracted from each representation.
     """
     start = time.perf_counter()

@@ -204,15 +204,6 @@ def _embed_views(embedding: Embedding, views: Tensor) -> Tensor:
     return fuse(torch.stack([embedding(view) for view in views.unbind(dim=1)]))
 
 
-def check_vectors(shape: Sequence[int], network: str = "this network") -> None:
-    """Raise if a representation of such a shape is no vector, so that several crops of an image cannot be fused."""
-    if len(shape) > 1:
-        raise UserError(
-            f"several crops of an image are fused as vectors, but {network} describes an image by a map "
-            f"{tuple(shape)}, whose positions differ from crop to crop: leave out crops"
-        )
-
-
 def _choose_form(
     embedding: Embedding, dataset: Dataset, budget: int, fused: bool
 ) -> tuple[str, torch.dtype, tuple[int, ...]]:
@@ -224,8 +215,11 @@ def _choose_form(
     _, first = next(_batches(embedding, dataset, size=1, starts=[0]))
     reduced = embedding.reduced_map(first.to(device))
     shapes = {"reduced maps": reduced.shape[1:], "representations": embedding.represent(reduced).shape[1:]}
-    if fused:
-        check_vectors(shapes["representations"])
+    if fused and len(shapes["representations"]) > 1:
+        raise UserError(
+            f"several crops of an image are averaged as vectors, but this network describes an image by a feature map "
+            f"{tuple(shapes['representations'])}, whose positions differ from crop to crop: leave out crops"
+        )
     sizes = []
     for form, dtype in (form for form in _FORMS if not fused or form[0] == "representations"):
         size = len(dataset) * shapes[form].numel() * dtype.itemsize

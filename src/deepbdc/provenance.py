@@ -9,12 +9,14 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from deepbdc import __version__
 from deepbdc.evaluation import EvaluationResult
+from deepbdc.preprocessing import AS_USUAL
 
 LEDGER = "looks.jsonl"
 
@@ -27,8 +29,8 @@ def origin() -> dict[str, Any]:
 def record_look(folder: str | Path, command: str, results: Sequence[EvaluationResult]) -> int | None:
     """Add an evaluation of a run to its ledger, if it was on a test split.
 
-    A look at results that the ledger has already (the same weights, classifier and episodes) is written down as well,
-    but is a repetition: it shows nothing new and is not counted.
+    A look at results that the ledger has already (the same weights, classifier and episodes, with the same made of each
+    image) is written down as well, but is a repetition: it shows nothing new and is not counted.
 
     Args:
         folder: The folder of the run, or its folder of checkpoints.
@@ -52,6 +54,7 @@ def record_look(folder: str | Path, command: str, results: Sequence[EvaluationRe
         "shots": [result.shot for result in results],
         "weights_fingerprints": [result.weights_fingerprint for result in results],
         "episodes_fingerprints": [result.episodes_fingerprint for result in results],
+        "test_times": [asdict(result.test_time) for result in results],
     }
     looks = [*_read(ledger), look]
     try:
@@ -72,11 +75,13 @@ def looks_of(folder: str | Path, data_fingerprint: str) -> int:
 
 def _count(looks: Sequence[dict[str, Any]], data_fingerprint: str) -> int:
     """How many of the looks at the data showed something new."""
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str, tuple[Any, ...]]] = set()
     count = 0
     for look in looks:
         if look["data_fingerprint"] == data_fingerprint:
-            shown = set(zip(look["weights_fingerprints"], look["episodes_fingerprints"], strict=True))
+            made = look.get("test_times", [asdict(AS_USUAL)] * len(look["shots"]))
+            test_times = [tuple(sorted(one.items())) for one in made]
+            shown = set(zip(look["weights_fingerprints"], look["episodes_fingerprints"], test_times, strict=True))
             count += not shown <= seen
             seen |= shown
     return count

@@ -1,4 +1,4 @@
-"""What an evaluation takes of each image: fused views, powers, minus the mean of the training images."""
+"""What an evaluation takes of each image: averaged views, signed powers, the mean of the training images subtracted."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,19 +28,8 @@ def prepare_source(
         base: The training images, for their mean.
         options: As for `build_bank`.
     """
+    method.check_test_time(test_time)
     source = method.source(dataset, **options, test_time=test_time)
-    if source.test_time.crops != test_time.crops:
-        raise UserError(
-            f"{name_of(method)} adapts its network to each task and takes pictures, not representations, which could "
-            "be averaged over crops: leave out crops"
-        )
-    if not test_time.centre and test_time.power == 1:
-        return source
-    if source.rows(np.zeros(1, dtype=np.int64)).dim() != 2:
-        raise UserError(
-            f"{name_of(method)} does not represent an image by one vector, which could be raised to a power, or from "
-            "which the mean of the training images could be subtracted: leave out power and centre"
-        )
     if test_time.power != 1:
         source = Powered(source, test_time.power)
     if not test_time.centre:

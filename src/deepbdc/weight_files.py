@@ -132,6 +132,9 @@ class Memory(nn.Module):
             raise UserError(f"this method remembers no {name!r} of its training classes: train it, or call remember")
         return value
 
+    def __len__(self) -> int:
+        return len(self._buffers) - 1
+
     def __contains__(self, name: str) -> bool:
         return name in self._buffers
 

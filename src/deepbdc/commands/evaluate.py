@@ -83,8 +83,9 @@ def evaluate_model(
             backbone with random weights (conv4, resnet12, ..., timm/NAME).
         classifier: How queries are classified: prototype, logistic, svm or softmax (default: the run's own, else
             prototype).
-        ensemble: A further run or network of the zoo: the answer is then the mean of the scores that all of them give,
-            each in units of its own spread. Repeat the option for more.
+        ensemble: A further run or network of the zoo: the scores of all of them are averaged. Before, those of each
+            network are divided by how much they differ between the classes on the support images, so that none
+            outweighs the others. Repeat the option for more.
         data: A name that `deepbdc data list` shows, a folder train|val|test/CLASS/IMAGE, or an .npz file; for a run
             also a folder that contains its benchmark (default: the data of the run, else glyphs).
         split: The split whose classes are used.
@@ -104,7 +105,7 @@ def evaluate_model(
             the four corners, 10 with the mirror images of these five (default: the recipe's, else 1).
         crop_side: Side of the views at the corners, as a share of the shorter side of the image (default: the
             recipe's, else 0.875).
-        power: Raise the entries of each representation to this power, and keep their signs. 0.5 is usual for
+        power: Replace each number x of a representation by sign(x)·|x|^power. 0.5, the signed square root, is usual for
             second-order pooling such as BDC (default: the recipe's, else 1, which changes nothing).
         centre: Subtract the mean representation of the training images from each representation (default: the
             recipe's, else no).

@@ -6,14 +6,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from deepbdc._modes import full_precision
+from deepbdc._modes import evaluating, full_precision
 from deepbdc._registry import Registry
 from deepbdc.classifiers import Classifier, LinearRule
 from deepbdc.data.dataset import Dataset
 from deepbdc.embedding import Embedding
 from deepbdc.errors import UserError
-from deepbdc.feature_bank import FeatureBank, Source, build_bank
+from deepbdc.feature_bank import FeatureBank, Source, build_bank, device_of
 from deepbdc.methods._heads import linear_head
+from deepbdc.preprocessing import AtTestTime
 from deepbdc.stages import Classification, Distillation, EpisodeTraining, Loss, Objective, TrainingEpisode
 from deepbdc.stages.objectives import classification_loss
 from deepbdc.weight_files import Memory
@@ -106,6 +107,31 @@ class Method(nn.Module):
     def working_memory(self, support: tuple[int, ...], query: tuple[int, ...]) -> int:
         """Bytes that `classify` needs for one episode, besides its inputs and scores; see `Classifier`."""
         return self.classifier.working_memory(support, query)
+
+    def shape_of_one(self) -> tuple[int, ...]:
+        """The shape of what `embed` makes of one image."""
+        size = self.embedding.preprocessing.input_size
+        with evaluating(self), torch.no_grad():
+            return tuple(self.embed(torch.zeros(1, 3, size, size, device=device_of(self))).shape[1:])
+
+    def check_test_time(self, test_time: AtTestTime) -> None:
+        """Raise a `UserError` if the method cannot be evaluated with these views, this power or this mean."""
+        changed = test_time.power != 1 or test_time.centre
+        if test_time.crops == 1 and not changed:
+            return
+        name = type(self.classifier if type(self) is Method else self).__name__
+        shape = self.shape_of_one()
+        if len(shape) > 1:
+            what = "pictures" if type(self).source is not Method.source else "a feature map"
+            raise UserError(
+                f"{name} takes {what} {shape} of an image and not one vector, which could be averaged over crops, "
+                "raised to a power, or centred: leave out crops, power and centre"
+            )
+        if changed and len(self.memory):
+            raise UserError(
+                f"{name} compares representations with what it remembers of those of the training images, which are "
+                "neither raised to a power nor centred: leave out power and centre"
+            )
 
     def source(self, dataset: Dataset, **options: Any) -> Source:
         """Where the evaluation takes the representations of a data set from: by default every image is embedded once.

@@ -191,7 +191,7 @@ class Distillation(Classification):
             return asked[-1]
 
         by_labels, numbers = self.method.batch_loss(head, images, labels, label_smoothing=self.label_smoothing)
-        if self.distillation_weight == 0:  # the student continues by the labels alone: its teacher need not look
+        if self.distillation_weight == 0:  # the labels alone: the teacher is not evaluated
             return Loss(by_labels, numbers)
         # A loss that mixes or rotates images asks the head about others than these.
         logits = asked[0] if len(asked) == 1 else self.logits(self.method.features(images))

@@ -188,8 +188,8 @@ class DistillationSettings(BatchSettings):
     generations: int = 1
     temperature: float = 4.0
     distillation_weight: float = 0.5
-    """Weight of the teacher's part of the loss; the labels have the rest. With 0 and ``start: teacher`` ordinary
-    training goes on."""
+    """Weight of the teacher's part of the loss; that of the labels is 1 minus this. With 0 and ``start: teacher``, the
+    training of the network continues without a teacher; its optimiser starts anew."""
     start: Literal["random", "teacher"] = "random"
     """Where each student starts: from random weights, as in the paper, or from those of its teacher, which it then
     trains further."""

@@ -116,6 +116,8 @@ def train(
     show = fabric.is_global_zero and not quiet
     splits = in_all(fabric, lambda: _load_data(recipe, data, stages, show))
     test_episodes = _test_episodes(recipe, splits.test)
+    if splits.test is not None:
+        template.check_test_time(recipe.evaluation_settings.test_time)
     validation_episodes = _validation_episodes(recipe, stages, splits.val)
     batches = {stage.name: build_batches(recipe, stage, splits.train, template, process_of(fabric)) for stage in stages}
     header = _header(recipe, splits.train, data)
