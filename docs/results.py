@@ -226,7 +226,9 @@ def how(section: Section) -> str:
     if trained:
         text += f" Trained on {' or '.join(map(str, trained))} classes."
     if section.data == "cub":
-        text += " The published numbers with Conv4 are of birds cropped by their boxes, except where *whole images* stands."
+        text += (
+            " The published numbers with Conv4 are of birds cropped by their boxes, except those marked *whole images*."
+        )
     return " ".join([text, *(f"{note}." for note in footnotes(results))])
 
 
