@@ -53,7 +53,8 @@ ON_CPU += [
     f"miniimagenet_cpu/{method}"
     for method in ("covnet", "adm", "dn4", "adm+dn4", "meta_deepbdc+dn4", "frn", "feat", "meta_baseline", "baseline++")
 ]
-ON_CPU += ["miniimagenet_cpu/stl_deepbdc_distilled", *(f"miniimagenet_to_cub_cpu/{method}" for method in TRANSFER)]
+ON_CPU += ["miniimagenet_cpu/stl_deepbdc_distilled", "miniimagenet_cpu/resnet12_meta_baseline"]
+ON_CPU += [*(f"miniimagenet_to_cub_cpu/{method}" for method in TRANSFER)]
 SMALL = sorted(set(SMALL))
 ON_BENCHMARKS = [
     "aa",
