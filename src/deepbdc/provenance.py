@@ -29,8 +29,8 @@ def origin() -> dict[str, Any]:
 def record_look(folder: str | Path, command: str, results: Sequence[EvaluationResult]) -> int | None:
     """Add an evaluation of a run to its ledger, if it was on a test split.
 
-    A look at results that the ledger has already (the same weights, classifier and episodes, with the same views of each
-    image, power and mean) is written down as well, but is a repetition: it shows nothing new and is not counted.
+    A look at results that the ledger has already (the same weights, classifier and episodes, with the same views, power
+    and mean) is written down as well, but is a repetition: it shows nothing new and is not counted.
 
     Args:
         folder: The folder of the run, or its folder of checkpoints.
