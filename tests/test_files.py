@@ -118,13 +118,13 @@ def test_json_has_one_line_per_array_and_one_per_object(tmp_path: Path) -> None:
     content = {
         "empty": {},
         "nothing": [],
-        "lists": [[1, 2], [3, 4]],
+        "lists": [[1,2],[3,4]],
         "objects": [{"x": [1.5, None], "word": "ü\n"}, {"y": True}],
         "inner": {"deep": {"tuple": (1, 2)}},
     }
     write_json(tmp_path / "x.json", content)
     text = (tmp_path / "x.json").read_text(encoding="utf-8")
     assert json.loads(text) == json.loads(json.dumps(content))
-    assert '\n "lists": [[1, 2], [3, 4]],\n' in text
-    assert '\n   "x": [1.5, null],\n' in text
+    assert '\n "lists": [[1,2],[3,4]],\n' in text
+    assert '\n   "x": [1.5,null],\n' in text
     assert text.endswith("}\n")

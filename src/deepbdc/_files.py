@@ -65,13 +65,16 @@ def write_json(target: str | Path, content: dict[str, Any]) -> None:
 
 
 def _json_text(value: Any, depth: int) -> str:
-    """JSON that is indented by one blank at each depth; an array without objects is one line."""
+    """JSON that is indented by one blank at each depth; an array without objects is one line, without blanks.
+
+    Results have tens of thousands of numbers: without the blank between two of them, their files are a fifth smaller.
+    """
     if isinstance(value, dict) and value:
         parts = [f"{json.dumps(str(key))}: {_json_text(part, depth + 1)}" for key, part in value.items()]
     elif isinstance(value, list | tuple) and any(isinstance(part, dict) for part in value):
         parts = [_json_text(part, depth + 1) for part in value]
     else:
-        return json.dumps(value)
+        return json.dumps(value, separators=(",", ":"))
     start, end = "{}" if isinstance(value, dict) else "[]"
     margin = "\n" + " " * depth
     return f"{start}{margin} {f',{margin} '.join(parts)}{margin}{end}"
