@@ -132,10 +132,13 @@ def _content(run: Path, file: Path, recipe: dict[str, Any], data: Path | None) -
 
 
 def _tested_on(data: str, file: Path, content: dict[str, Any]) -> str:
-    """The folder for an evaluation: the data of the run, or ``DATA_to_OTHER`` where it was of other data."""
+    """The folder for an evaluation: the data of the run, or ``DATA_to_OTHER`` where it was of other data.
+
+    Of a pair such as ``miniimagenet->cub``, the first is what the run was trained on, the second what it is tested on.
+    """
     if any(result["split"] != "test" for result in content["results"]):
         raise UserError(f"{file} is not of test classes: the gallery has results of those only")
-    name, tested = _plain(data), _plain(content["results"][0]["dataset"])
+    name, tested = _parts(data)[0], _parts(content["results"][0]["dataset"])[-1]
     return name if tested == name else f"{name}_to_{tested}"
 
 
@@ -156,6 +159,11 @@ def _plain(data: str) -> str:
     """The name of a data set as that of a folder, also where it is a path or a pair."""
     known = data in benchmarks.names()
     return data.replace("->", "_to_") if known else Path(data).name.removesuffix(".npz")
+
+
+def _parts(data: str) -> list[str]:
+    """The names of a data set's parts, as those of folders: two of a pair, else one."""
+    return benchmarks.components(data) if data in benchmarks.names() else [_plain(data)]
 
 
 def _epochs(log: Path) -> str:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mode
 from typing import Any
 
 import yaml
@@ -176,7 +177,8 @@ def row_cells(section: Section, row: KeptResult) -> list[str]:
     bold = "**" if is_bdc(row) else ""
     zoo = Path("zoo") / section.data / section.backbone / row.name
     link = f" ([network](../{zoo.as_posix()}))" if (ROOT / zoo).is_dir() else ""
-    cells = [f"{bold}{row.name}{bold}{transductive_mark(row.results)}{link}{fewer_episodes(section, row)}"]
+    apart = fewer_episodes(section, row) + other_training(section, row)
+    cells = [f"{bold}{row.name}{bold}{transductive_mark(row.results)}{link}{apart}"]
     results = [with_shots(row, shot) for shot in section.shots]
     cells += [f"{bold}{accuracy(result)}{bold}" for result in results]
     for name in BASELINES:
@@ -192,6 +194,19 @@ def fewer_episodes(section: Section, row: KeptResult) -> str:
     counts = {len(result.accuracies) for result in row.results}
     usual = max(len(result.accuracies) for other in section.rows for result in other.results)
     return "" if counts == {usual} else f", {' and '.join(f'{count:,}' for count in sorted(counts))} episodes"
+
+
+def trained_classes(section: Section) -> dict[str, int]:
+    """For each row of a section that says it, by its name, how many classes its network was trained on."""
+    known = zip(section.rows, section.facts, strict=True)
+    return {row.name: facts["trained_on"]["classes"] for row, facts in known if "trained_on" in facts}
+
+
+def other_training(section: Section, row: KeptResult) -> str:
+    """Text like ``, trained on 100 classes`` for a row whose network saw other classes than most of its section."""
+    counts = trained_classes(section)
+    unusual = row.name in counts and counts[row.name] != mode(counts.values())
+    return f", trained on {counts[row.name]} classes" if unusual else ""
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:
@@ -222,9 +237,9 @@ def how(section: Section) -> str:
         f"{first.way}-way, {queries_in_words(first)}, {episodes} episodes of {len(first.class_names)} test classes. "
         f"Networks: {'; '.join(networks(section))}."
     )
-    trained = sorted({entry["trained_on"]["classes"] for entry in section.facts if "trained_on" in entry})
-    if trained:
-        text += f" Trained on {' or '.join(map(str, trained))} classes."
+    if trained := trained_classes(section).values():
+        exceptions = ", where a row does not say otherwise" if len(set(trained)) > 1 else ""
+        text += f" Trained on {mode(trained)} classes{exceptions}."
     if section.data == "cub":
         text += (
             " The published numbers with Conv4 are of birds cropped by their boxes, except those marked *whole images*."

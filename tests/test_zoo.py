@@ -196,6 +196,21 @@ def test_the_numbers_of_a_network_are_verified(
     assert "DIFFERENT (1 of 20 episodes differ, by 20.00 points at most)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("trained", "tested", "folder"),
+    [
+        ("cub", "cub", "cub"),
+        ("miniimagenet", "cub", "miniimagenet_to_cub"),
+        ("miniimagenet->cub", "miniimagenet->cub", "miniimagenet_to_cub"),
+        ("miniimagenet->cub", "cars", "miniimagenet_to_cars"),
+        ("somewhere/letters.npz", "cars", "letters_to_cars"),
+    ],
+)
+def test_the_folder_of_an_evaluation_names_both_data_sets(trained: str, tested: str, folder: str) -> None:
+    content = {"results": [{"split": "test", "dataset": tested}]}
+    assert script("keep")._tested_on(trained, Path("evaluation.json"), content) == folder
+
+
 @pytest.fixture
 def cars(tmp_path: Path) -> Path:
     """A folder of prepared benchmarks with a few small pictures as cars."""

@@ -75,6 +75,16 @@ def test_a_section_of_another_data_set(gallery: Path, tmp_path: Path) -> None:
         assert picture.info["Source"] == across.digest
 
 
+def test_a_network_of_other_classes_says_so(gallery: Path) -> None:
+    file = gallery / "miniimagenet_to_cub" / "conv4" / "stl_deepbdc.json"
+    content = json.loads(file.read_text()) | {"trained_on": {"data": "miniimagenet->cub", "classes": 100}}
+    file.write_text(json.dumps(content))
+    across = page.sections(gallery)[1]
+    assert "Trained on 64 classes, where a row does not say otherwise." in page.how(across)
+    lines = page.section_table(across).splitlines()[2:]
+    assert [", trained on 100 classes |" in line for line in lines] == [True, False, False]
+
+
 def test_conclusions_are_kept(gallery: Path) -> None:
     found = page.sections(gallery)
     empty = "\n".join(page.page_parts(found, ""))
