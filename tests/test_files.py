@@ -118,7 +118,7 @@ def test_json_has_one_line_per_array_and_one_per_object(tmp_path: Path) -> None:
     content = {
         "empty": {},
         "nothing": [],
-        "lists": [[1,2],[3,4]],
+        "lists": [[1, 2], [3, 4]],
         "objects": [{"x": [1.5, None], "word": "ü\n"}, {"y": True}],
         "inner": {"deep": {"tuple": (1, 2)}},
     }

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 
+from deepbdc.data.benchmarks import MARKER
 from deepbdc.paper import tables
 from deepbdc.paper.cells import Bench, Cell, FilledRow
 from deepbdc.paper.cost import fitting, images_of
@@ -234,6 +236,17 @@ def test_across_domains_the_network_meets_other_classes(setting: Setting, tmp_pa
     assert result is not None
     assert here[0].cells[1].result is not None
     assert result.data_fingerprint != here[0].cells[1].result.data_fingerprint
+
+
+def test_a_target_is_found_by_its_name_in_the_folder_of_benchmarks(setting: Setting, tmp_path: Path) -> None:
+    for split in ("train", "val", "test"):
+        folder = tmp_path / "cars" / split / f"{split} model"
+        folder.mkdir(parents=True)
+        Image.new("RGB", (8, len(split))).save(folder / "1.png")
+    (tmp_path / "cars" / MARKER).write_text("{}")
+    for target in ("cars", str(tmp_path), str(tmp_path / "cars")):
+        chosen = dataclasses.replace(setting, target=target, root=tmp_path)
+        assert chosen.load_target("cars").name == "cars"
 
 
 def test_shared_stages_cost_once_and_a_budget_shortens(setting: Setting) -> None:

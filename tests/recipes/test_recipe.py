@@ -51,7 +51,18 @@ ON_CPU = [f"cub_cpu/{method}" for method in methods.names()]
 ON_CPU += [f"miniimagenet_cpu/{prefix}{method}" for prefix in ("", "resnet12_") for method in META + TRANSFER]
 ON_CPU += [
     f"miniimagenet_cpu/{method}"
-    for method in ("covnet", "adm", "dn4", "adm+dn4", "meta_deepbdc+dn4", "frn", "feat", "meta_baseline", "baseline++")
+    for method in (
+        "covnet",
+        "adm",
+        "dn4",
+        "adm+dn4",
+        "meta_deepbdc+dn4",
+        "frn",
+        "feat",
+        "meta_baseline",
+        "baseline",
+        "baseline++",
+    )
 ]
 ON_CPU += ["miniimagenet_cpu/stl_deepbdc_distilled", "miniimagenet_cpu/resnet12_meta_baseline"]
 ON_CPU += [*(f"miniimagenet_to_cub_cpu/{method}" for method in TRANSFER)]

@@ -62,8 +62,8 @@ def paper(
             of glyphs (default: glyphs). For networks that are verified: the folder that contains their benchmark, or
             the data set itself (default: that of the network).
         root: The folder of prepared benchmarks (default: $DEEPBDC_DATA, else ~/.cache/deepbdc).
-        target: For the tables across domains: the data set, or the folder of prepared benchmarks, that the networks
-            are tested on.
+        target: For the tables across domains: what the networks are tested on, as the name of a data set (in the
+            folder of --root), a folder of prepared benchmarks, or a data set itself.
         recipes: The recipes to use, like cifar_fs (default: those of the data set).
         backbone: A network in place of that of the recipes, like resnet12.
         set: A value for all recipes, like evaluation.episodes=600. The option can be repeated. A value of a stage that

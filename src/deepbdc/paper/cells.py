@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from deepbdc._files import write_json
 from deepbdc.data.dataset import Dataset
-from deepbdc.data.loading import find_data, load_dataset
 from deepbdc.data.shrunk import shrunk
 from deepbdc.episodes import Episodes, sample_episodes
 from deepbdc.errors import UserError
@@ -231,9 +230,7 @@ class Bench:
             if "test" not in self.splits:
                 raise NotPossible(f"{self.setting.data} has no test classes")
             return self.splits["test"]
-        assert self.setting.target is not None
-        name, root = find_data(experiment.target, self.setting.target)
-        return load_dataset(name, "test", root=root)
+        return self.setting.load_target(experiment.target)
 
     def say(self, text: str) -> None:
         """Print what is being done, unless quiet."""

@@ -9,7 +9,7 @@ from typing import Any
 from deepbdc._registry import nearest
 from deepbdc.backbones import create_backbone
 from deepbdc.data.dataset import Dataset
-from deepbdc.data.loading import find_data, list_datasets, load_splits
+from deepbdc.data.loading import find_data, list_datasets, load_dataset, load_splits
 from deepbdc.errors import UserError
 from deepbdc.methods.base import methods
 from deepbdc.paper.experiments import Row
@@ -69,6 +69,13 @@ class Setting:
         """The splits of the data set."""
         known = self.data in list_datasets()
         return load_splits(*find_data(self.data, self.root)) if known else load_splits(self.data)
+
+    def load_target(self, usual: str) -> Dataset:
+        """The test classes of another domain; ``usual`` is the data set that the paper has there."""
+        assert self.target is not None
+        named = self.root is not None and self.target in list_datasets()
+        name, root = find_data(self.target, self.root) if named else find_data(usual, self.target)
+        return load_dataset(name, "test", root=root)
 
     def check(self) -> None:
         """Raise an error if the target or the folder of recipes does not exist."""
